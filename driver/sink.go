@@ -1,0 +1,82 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// A Sink delivers messages to the outside. Deliver may be called by many
+// goroutines at once, each with another message. It must return soon after ctx
+// ends; what it returns then counts like any other answer.
+//
+// The error says what becomes of the message:
+//
+//   - nil: delivered; the message is done
+//   - [Permanent]: it can never be delivered; the message has failed (dead letter)
+//   - [RetryAfter]: retry, after the given delay
+//   - [Undelivered]: it was not tried; it goes back and its attempt is not charged
+//   - any other error: retry, after the policy's backoff
+//
+// Delivery is at least once: a process that dies between Deliver and the settle
+// leaves a message that another one delivers again. Message.DispatchKey stays
+// the same then, so a consumer can tell.
+type Sink interface {
+	Deliver(ctx context.Context, m Message) error
+}
+
+// SinkFunc makes a Sink of a function.
+type SinkFunc func(ctx context.Context, m Message) error
+
+// Deliver calls f.
+func (f SinkFunc) Deliver(ctx context.Context, m Message) error { return f(ctx, m) }
+
+// ErrSinkClosed is what a Sink returns, alone or wrapped, when it can take no
+// message ever again (its pipe is closed, say). The loop then hands back what it
+// holds, uncharged, and ends with this error.
+var ErrSinkClosed = errors.New("sink is closed")
+
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Unwrap() error { return e.err }
+
+// Permanent marks err as final: the message fails at once. Permanent(nil) is nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+type retryAfterError struct {
+	err   error
+	delay time.Duration
+}
+
+func (e *retryAfterError) Error() string { return e.err.Error() }
+func (e *retryAfterError) Unwrap() error { return e.err }
+
+// RetryAfter marks err as temporary: the message is due again after delay, in
+// place of the policy's backoff. A negative delay counts as 0. RetryAfter(nil, d)
+// is nil.
+func RetryAfter(err error, delay time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &retryAfterError{err, max(delay, 0)}
+}
+
+type undeliveredError struct{ err error }
+
+func (e *undeliveredError) Error() string { return e.err.Error() }
+func (e *undeliveredError) Unwrap() error { return e.err }
+
+// Undelivered marks err as one that kept the message from being tried at all: it
+// is released, and the attempt is given back (INV-10). Undelivered(nil) is nil.
+func Undelivered(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &undeliveredError{err}
+}

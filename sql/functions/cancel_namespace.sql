@@ -1,0 +1,46 @@
+-- requires: bad_argument.sql check_key.sql
+create or replace function outbox.cancel_namespace(namespace text, max int default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+-- Cancels a namespace's pending and claimed messages, up to max of them (null: all), as
+-- cancel() does; returns how many. On a large backlog call it with a max until it
+-- returns 0: each transaction is short then. pause() the namespace first where its
+-- messages should not be served in between.
+declare
+  v_now  timestamptz := clock_timestamp();
+  v_done bigint := 0;
+  v_some bigint;
+begin
+  perform outbox.check_key('cancel_namespace', 'namespace', cancel_namespace.namespace);
+  if cancel_namespace.max < 1 then
+    perform outbox.bad_argument('cancel_namespace', 'max', 'is below 1', 'Give the most messages to cancel, or null for all.');
+  end if;
+  with p as (
+    delete from outbox.pending as d
+    where d.ctid = any (array(
+      select p.ctid from outbox.pending as p where p.namespace = cancel_namespace.namespace
+      order by p.task_queue, p.shard, p.visible_after, p.id limit cancel_namespace.max for update))
+    returning d.*
+  )
+  insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+  select p.id, p.namespace, p.task_queue, p.shard, 'cancelled', p.attempt, v_now, session_user from p;
+  get diagnostics v_done = row_count;
+  with c as (
+    delete from outbox.claimed as d
+    where d.id = any (array(
+      select c.id from outbox.claimed as c where c.namespace = cancel_namespace.namespace
+      order by c.id limit cancel_namespace.max - v_done for update))
+    returning d.*
+  )
+  insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+  select c.id, c.namespace, c.task_queue, c.shard, 'cancelled', c.attempt, v_now, session_user from c;
+  get diagnostics v_some = row_count;
+  return v_done + v_some;
+end $$;
+comment on function outbox.cancel_namespace is 'Cancels a namespace''s pending and claimed messages; how many';
+revoke all on function outbox.cancel_namespace from public;

@@ -1,0 +1,171 @@
+-- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql lock_class.sql node_lock.sql
+create or replace function outbox.claim_fair(node text, shards int[], batch int, max_bytes bigint default null)
+returns table (id bigint, claim_token bigint, namespace text, task_queue text, dispatch_key text, shard int,
+               attempt int, content_type text, headers jsonb, payload bytea, lease_until timestamptz, pass int)
+language plpgsql security definer rows 100
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_material = off
+set enable_memoize = off
+set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+-- Claims up to batch due messages on these shards for this node, fairly: every active
+-- namespace gets its slice of the batch, capped by its headroom; what is left is shared
+-- out in rounds. With max_bytes the claim ends with the row that reaches it. Rows come
+-- back in the order of service. An empty result means nothing to do, or that another
+-- claim of the same node, or of all the shards, is under way: it never waits for one.
+--
+-- The order of the steps is what makes the quota hold. A claim first locks its shards;
+-- only statements that start after that, and so see every claim that held one of them
+-- before, count what is claimed. Hence read committed: an older snapshot would miss it.
+declare
+  v_config  outbox.config;
+  v_shards  int[];
+  v_class   int;
+  v_held    int[];
+  v_next    int[];
+  v_now     timestamptz;
+  v_cursor  text;        -- where the walk starts
+  v_round   bigint;
+  v_visited int;         -- how far it came
+  v_to      text;
+  v_wrapped boolean;
+  v_full    boolean;     -- it came past every namespace
+  v_names   text[];      -- the eligible ones, in the walk's order
+  v_rounds  bigint[];
+  v_rooms   int[];
+  v_idle    text[];      -- idle ones with more routes than one claim looks at,
+  v_idle_at text[];      --   and the last it looked at
+  v_id      bigint[];    -- the rows, in the order of service
+  v_tid     tid[];
+  v_of      text[];
+  v_queue   text[];
+  v_routes  int[];
+  v_shard   int[];
+  v_after   timestamptz[];
+  v_attempt int[];
+  v_bytes   int[];
+  v_pass    int[];
+  v_rank    int;         -- the highest of them
+  v_deleted int;
+  v_token   bigint;
+begin
+  -- 1. Arguments, and the transaction that this claim is part of.
+  if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    raise exception 'outbox.claim_fair: the transaction''s isolation is %', current_setting('transaction_isolation')
+      using errcode = 'OB002', hint = 'Call it in a transaction that begins with: begin isolation level read committed.';
+  end if;
+  select c.* into strict v_config from outbox.config as c;
+  v_shards := outbox.check_claim('claim_fair', claim_fair.node, claim_fair.shards, claim_fair.batch, v_config);
+  if claim_fair.max_bytes <= 0 or cardinality(v_shards) = 0 then
+    return;
+  end if;
+  if current_setting('idle_in_transaction_session_timeout')::interval not between '1 ms' and v_config.claim_idle_timeout then
+    -- A claim left open would hold its shards: it may not stay open for long.
+    perform set_config('idle_in_transaction_session_timeout',
+                       (extract(epoch from v_config.claim_idle_timeout) * 1000)::bigint::text, true);
+  end if;
+
+  -- 2. The node's lock, then those of the shards; all are given back at commit.
+  v_class := outbox.lock_class();
+  if not pg_try_advisory_xact_lock(v_class, outbox.node_lock(claim_fair.node)) then
+    return;
+  end if;
+  select array_agg(s.shard) into v_held
+  from unnest(v_shards) as s(shard) where pg_try_advisory_xact_lock(v_class, s.shard);
+  if v_held is null then
+    return;
+  end if;
+  v_next := outbox.next_held(v_held, v_config.shard_count);
+  v_now := clock_timestamp();
+
+  -- 3. Whom to serve. A node that has never claimed goes on where any other is, so
+  -- that nodes that live for one sweep rotate too.
+  select w.namespace, w.round into v_cursor, v_round
+  from outbox.walk as w order by (w.node = claim_fair.node) desc, w.claimed_at desc limit 1;
+  if not found then
+    v_cursor := '';
+    v_round := 0;
+  end if;
+  select count(*), (array_agg(w.namespace order by w.ord desc))[1], coalesce(bool_or(w.wrapped), false),
+         array_agg(w.namespace order by w.ord) filter (where w.verdict = 'eligible'),
+         array_agg(w.round order by w.ord) filter (where w.verdict = 'eligible'),
+         array_agg(w.headroom order by w.ord) filter (where w.verdict = 'eligible'),
+         array_agg(w.namespace order by w.ord) filter (where w.route_at is not null),
+         array_agg(w.route_at order by w.ord) filter (where w.route_at is not null)
+  into v_visited, v_to, v_wrapped, v_names, v_rounds, v_rooms, v_idle, v_idle_at
+  from outbox.claim_walk(claim_fair.node, v_next, cardinality(v_held), claim_fair.batch, v_cursor, v_round, v_now,
+                         null, true, v_config) as w;
+  v_full := v_visited < v_config.max_visits and coalesce(cardinality(v_names), 0) < claim_fair.batch;
+
+  -- 4. Which rows.
+  if v_names is not null then
+    select array_agg(p.id order by p.n), array_agg(p.tid order by p.n), array_agg(p.namespace order by p.n),
+           array_agg(p.task_queue order by p.n), array_agg(p.routes order by p.n), array_agg(p.shard order by p.n),
+           array_agg(p.visible_after order by p.n), array_agg(p.attempt order by p.n),
+           array_agg(p.payload_bytes order by p.n), array_agg(p.pass order by p.n), max(p.rank)
+    into v_id, v_tid, v_of, v_queue, v_routes, v_shard, v_after, v_attempt, v_bytes, v_pass, v_rank
+    from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_held, v_next, claim_fair.batch,
+                           claim_fair.max_bytes, case when v_full then v_round end, v_now, true, v_config) as p;
+  end if;
+
+  -- 5. Where the next claim goes on: behind the last namespace that the walk came to,
+  -- or, where max_bytes ended the claim within rank 1, behind the last one served. A
+  -- walk all around that served none leaves everything as it is.
+  if v_rank = 1 and claim_fair.max_bytes <= (select sum(b.bytes) from unnest(v_bytes) as b(bytes)) then
+    v_to := v_of[cardinality(v_of)];
+    v_wrapped := v_to <= v_cursor;
+  end if;
+  if v_id is not null or not v_full then
+    insert into outbox.walk as w (node, namespace, round, claimed_at, claimed)
+    values (claim_fair.node, v_to, v_round + v_wrapped::int, v_now, coalesce(cardinality(v_id), 0))
+    on conflict on constraint walk_pkey do update
+      set namespace = excluded.namespace, round = excluded.round, claimed_at = excluded.claimed_at,
+          claimed = excluded.claimed;
+  end if;
+  if v_idle is not null or 1 < any (v_routes) then
+    insert into outbox.route as t (namespace, node, task_queue, served_at)
+    select x.namespace, claim_fair.node, x.task_queue, v_now
+    from (select distinct on (u.namespace collate "C") u.namespace, u.task_queue
+          from unnest(v_of, v_queue, v_routes) with ordinality as u(namespace, task_queue, routes, n)
+          where u.routes > 1
+          order by u.namespace collate "C", u.n desc) as x
+    union all
+    select i.namespace, claim_fair.node, i.task_queue, v_now
+    from unnest(v_idle, v_idle_at) as i(namespace, task_queue)
+    on conflict on constraint route_pkey do update
+      set task_queue = excluded.task_queue, served_at = excluded.served_at
+      where t.task_queue <> excluded.task_queue;
+  end if;
+  if v_id is null then
+    return;
+  end if;
+
+  -- 6. Move the rows, and return them with their cold side.
+  delete from outbox.pending as p where p.ctid = any (v_tid);
+  get diagnostics v_deleted = row_count;
+  if v_deleted <> cardinality(v_id) then
+    raise exception 'outbox.claim_fair: locked % rows and found % of them again', cardinality(v_id), v_deleted
+      using errcode = 'internal_error';
+  end if;
+  v_token := nextval('outbox.claim_token');
+  insert into outbox.claimed as c (id, namespace, task_queue, shard, visible_after, attempt, payload_bytes,
+                                   claim_token, claimed_by, claimed_at, lease_until)
+  select u.id, u.namespace, u.task_queue, u.shard, u.visible_after,
+         least(u.attempt, 2147483646) + 1, -- a charge on the last attempt there is must not raise
+         u.payload_bytes, v_token, claim_fair.node, v_now, v_now + v_config.lease
+  from unnest(v_id, v_of, v_queue, v_shard, v_after, v_attempt, v_bytes)
+       as u(id, namespace, task_queue, shard, visible_after, attempt, payload_bytes);
+  return query
+  select m.id, v_token, m.namespace, m.task_queue, m.dispatch_key, u.shard, least(u.attempt, 2147483646) + 1,
+         m.content_type, m.headers, m.payload, v_now + v_config.lease, u.pass
+  from unnest(v_id, v_shard, v_attempt, v_pass) with ordinality as u(id, shard, attempt, pass, n)
+  join outbox.message as m on m.id = u.id
+  order by u.n;
+end $$;
+comment on function outbox.claim_fair is 'Claims due messages, fairly over namespaces; see \sf outbox.claim_fair';
+revoke all on function outbox.claim_fair from public;

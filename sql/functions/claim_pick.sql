@@ -1,0 +1,204 @@
+-- requires: walk_routes.sql walk_lanes.sql
+create or replace function outbox.claim_pick(
+  node text, namespaces text[], rounds bigint[], headrooms int[], held int[], next_held int[],
+  batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config)
+returns table (n int, rank int, pass int, id bigint, tid tid, namespace text, task_queue text, routes int,
+               shard int, visible_after timestamptz, attempt int, payload_bytes int)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off     -- as in claim_walk
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_material = off
+set enable_memoize = off
+set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+-- The second half of a claim's plan: which rows, out of namespaces that are all eligible.
+--
+-- Each namespace's rows are ranked, round-robin over its routes; rank 1 of all of them
+-- comes before rank 2 of any. Ranks up to the slice are pass 1, ceil(batch / namespaces);
+-- what the batch still holds behind them is pass 2. So one order gives both passes, and
+-- the claim is its first batch rows, or up to the row that reaches max_bytes.
+--
+-- Only so many rows are read as can be taken: from each namespace what it needs (at
+-- first its slice), from each of its routes an equal part of that, lane by lane. A route
+-- that runs dry leaves its part to the others, a namespace that runs dry to the others
+-- likewise, and then the reading is done again with those larger parts.
+--
+-- Within a rank the order is that of namespaces (the walk's), unless turn says that
+-- all eligible namespaces are here and which of them comes first: then the odd
+-- remainder of the batch moves on by one each round. Lanes start at a shard drawn by
+-- hash from namespace and round, so that no rhythm of the claims can pass one over.
+-- for_claim locks the rows it returns; rows that others have locked do not count.
+declare
+  v_count  int := cardinality(claim_pick.namespaces);
+  v_slice  int := (claim_pick.batch + v_count - 1) / v_count;
+  v_need   int[] := '{}';  -- rows wanted, a namespace
+  v_got    int[];          -- rows found, a namespace
+  v_open   int[];          -- routes that may have more, a namespace
+  v_of     int[];          -- by route: its namespace,
+  v_queue  text[];         --   its name,
+  v_first  int[];          --   the shard its lanes start at,
+  v_routes int[];          --   how many routes were found beside it,
+  v_part   int[];          --   rows wanted,
+  v_have   int[];          --   rows found
+  v_route  int[];          -- by row: its route,
+  v_nth    int[];          --   its place in the route,
+  v_id     bigint[];
+  v_tid    tid[];
+  v_shard  int[];
+  v_after  timestamptz[];
+  v_tries  int[];
+  v_bytes  int[];
+  v_raised boolean;
+  v_left   int;
+  v_more   int;
+  v_turn   int := coalesce(claim_pick.turn % v_count, 0);
+begin
+  for i in 1 .. v_count loop
+    v_need[i] := least(claim_pick.headrooms[i], v_slice);
+  end loop;
+  loop
+    select array_agg(x.i), array_agg(x.task_queue), array_agg(x.first), array_agg(x.routes),
+           array_agg(case when x.nth <= x.need then (x.need - 1) / least(x.routes, x.need) + 1 else 0 end)
+    into v_of, v_queue, v_first, v_routes, v_part
+    from (
+      select u.i, u.need, r.task_queue, row_number() over w as nth, count(*) over (partition by u.i)::int as routes,
+             claim_pick.held[1 + (hashtextextended(u.namespace collate "C", u.round) & 9223372036854775807)
+                                 % cardinality(claim_pick.held)] as first
+      from unnest(claim_pick.namespaces, claim_pick.rounds, v_need) with ordinality as u(namespace, round, need, i)
+      cross join lateral (
+        select r.n, r.task_queue
+        from (select r.n, r.task_queue
+              from outbox.walk_routes(u.namespace, coalesce((
+                     select t.task_queue from outbox.route as t where t.namespace = u.namespace
+                     order by (t.node = claim_pick.node) desc, t.served_at desc limit 1), '')) as r
+              limit (claim_pick.config).max_routes) as r
+        where not exists (select from outbox.pause as p
+                          where p.namespace = u.namespace and p.task_queue = r.task_queue)
+          and not exists (select from outbox.pause as p
+                          where p.namespace is null and p.task_queue = r.task_queue)
+          and exists (select from outbox.walk_lanes(u.namespace, r.task_queue, 0, claim_pick.next_held) as l
+                      where l.head <= claim_pick.now)
+        limit u.need + 1
+      ) as r
+      window w as (partition by u.i order by r.n)
+      order by u.i, r.n
+    ) as x;
+    exit when v_of is null;
+
+    loop -- until each namespace has what it needs, or nothing more
+      if claim_pick.for_claim then
+        select array_agg(x.r), array_agg(x.id), array_agg(x.tid), array_agg(x.shard),
+               array_agg(x.visible_after), array_agg(x.attempt), array_agg(x.payload_bytes)
+        into v_route, v_id, v_tid, v_shard, v_after, v_tries, v_bytes
+        from (
+          select r.r, m.*
+          from unnest(v_of, v_queue, v_first, v_part) with ordinality as r(i, task_queue, first, part, r)
+          cross join lateral (
+            select l.n, p.*
+            from outbox.walk_lanes(claim_pick.namespaces[r.i], r.task_queue, r.first, claim_pick.next_held) as l
+            cross join lateral (
+              select p.id, p.ctid as tid, p.shard, p.visible_after, p.attempt, p.payload_bytes
+              from outbox.pending as p
+              where p.namespace = claim_pick.namespaces[r.i] and p.task_queue = r.task_queue
+                and p.shard = l.shard and p.visible_after <= claim_pick.now
+              order by p.visible_after, p.id limit r.part
+              for update skip locked
+            ) as p
+            where l.head <= claim_pick.now
+            limit r.part
+          ) as m
+          where r.part > 0
+          order by r.r, m.n, m.visible_after, m.id
+        ) as x;
+      else -- the same without the lock
+        select array_agg(x.r), array_agg(x.id), array_agg(x.tid), array_agg(x.shard),
+               array_agg(x.visible_after), array_agg(x.attempt), array_agg(x.payload_bytes)
+        into v_route, v_id, v_tid, v_shard, v_after, v_tries, v_bytes
+        from (
+          select r.r, m.*
+          from unnest(v_of, v_queue, v_first, v_part) with ordinality as r(i, task_queue, first, part, r)
+          cross join lateral (
+            select l.n, p.*
+            from outbox.walk_lanes(claim_pick.namespaces[r.i], r.task_queue, r.first, claim_pick.next_held) as l
+            cross join lateral (
+              select p.id, p.ctid as tid, p.shard, p.visible_after, p.attempt, p.payload_bytes
+              from outbox.pending as p
+              where p.namespace = claim_pick.namespaces[r.i] and p.task_queue = r.task_queue
+                and p.shard = l.shard and p.visible_after <= claim_pick.now
+              order by p.visible_after, p.id limit r.part
+            ) as p
+            where l.head <= claim_pick.now
+            limit r.part
+          ) as m
+          where r.part > 0
+          order by r.r, m.n, m.visible_after, m.id
+        ) as x;
+      end if;
+
+      v_have := array_fill(0, array[cardinality(v_of)]);
+      v_got := array_fill(0, array[v_count]);
+      v_open := array_fill(0, array[v_count]);
+      v_nth := '{}';
+      for k in 1 .. coalesce(cardinality(v_id), 0) loop
+        v_have[v_route[k]] := v_have[v_route[k]] + 1;
+        v_nth[k] := v_have[v_route[k]];
+        v_got[v_of[v_route[k]]] := v_got[v_of[v_route[k]]] + 1;
+      end loop;
+      for r in 1 .. cardinality(v_of) loop
+        v_open[v_of[r]] := v_open[v_of[r]] + (v_have[r] = v_part[r])::int;
+      end loop;
+      v_raised := false;
+      for r in 1 .. cardinality(v_of) loop
+        if v_have[r] = v_part[r] and v_got[v_of[r]] < v_need[v_of[r]] then
+          v_part[r] := v_part[r] + (v_need[v_of[r]] - v_got[v_of[r]] - 1) / v_open[v_of[r]] + 1;
+          v_raised := true;
+        end if;
+      end loop;
+      exit when not v_raised;
+    end loop;
+
+    v_left := claim_pick.batch;
+    v_more := 0;
+    for i in 1 .. v_count loop
+      v_left := v_left - least(v_got[i], v_need[i]);
+      v_more := v_more + (v_got[i] >= v_need[i] and v_need[i] < claim_pick.headrooms[i])::int;
+    end loop;
+    exit when v_left <= 0 or v_more = 0;
+    for i in 1 .. v_count loop
+      if v_got[i] >= v_need[i] then
+        v_need[i] := least(v_need[i] + (v_left - 1) / v_more + 1, claim_pick.headrooms[i]);
+      end if;
+    end loop;
+  end loop;
+
+  return query
+  with ranked as materialized (
+    select k.k, v_of[k.route] as i, k.bytes,
+           row_number() over (partition by v_of[k.route] order by k.nth, k.route) as rank
+    from unnest(v_route, v_nth, v_bytes) with ordinality as k(route, nth, bytes, k)
+  ), ordered as (
+    select r.k, r.rank, r.i,
+           row_number() over w as n,
+           coalesce(sum(r.bytes) over (w rows between unbounded preceding and 1 preceding), 0) as bytes_before
+    from ranked as r
+    where r.rank <= v_need[r.i]
+    window w as (order by r.rank,
+      -- A turn that max_bytes could cut short within rank 1 would pass over those
+      -- that it started behind: then the walk's own order stands, and goes on there.
+      case when claim_pick.max_bytes is null
+                or (select sum(f.bytes) from ranked as f where f.rank = 1) < claim_pick.max_bytes
+           then (r.i - 1 - v_turn + v_count) % v_count else r.i end)
+  )
+  select o.n::int, o.rank::int, case when o.rank <= v_slice then 1 else 2 end, v_id[o.k], v_tid[o.k],
+         claim_pick.namespaces[o.i], v_queue[v_route[o.k]], v_routes[v_route[o.k]],
+         v_shard[o.k], v_after[o.k], v_tries[o.k], v_bytes[o.k]
+  from ordered as o
+  where o.n <= claim_pick.batch and (claim_pick.max_bytes is null or o.bytes_before < claim_pick.max_bytes)
+  order by o.n;
+end $$;
+comment on function outbox.claim_pick is 'Which rows a claim takes from eligible namespaces, in order';
+revoke all on function outbox.claim_pick from public;

@@ -1,0 +1,22 @@
+create or replace function outbox.config_guard()
+returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- Keeps shard_count as it is once a message exists: stored shards would no longer
+-- match, and a key's shard must not change while it is in flight.
+begin
+  if tg_op = 'DELETE' then
+    raise exception 'outbox.config must keep its one row'
+      using errcode = 'OB005', hint = 'Update it instead.';
+  end if;
+  if new.shard_count <> old.shard_count and exists (select from outbox.message) then
+    raise exception 'shard_count is fixed at % once a message exists', old.shard_count
+      using errcode = 'OB005', hint = 'Drain and prune the outbox first.';
+  end if;
+  return new;
+end $$;
+comment on function outbox.config_guard is 'Trigger: fixes shard_count once a message exists';
+revoke all on function outbox.config_guard from public;
+create or replace trigger config_guard before update or delete on outbox.config
+  for each row execute function outbox.config_guard();

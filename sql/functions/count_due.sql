@@ -1,0 +1,29 @@
+-- requires: walk_routes.sql walk_lanes.sql
+create or replace function outbox.count_due(namespace text, next_held int[], now timestamptz, cap int)
+returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- How many messages of a namespace are due on held shards; counts no further than cap.
+begin
+  return (
+    select count(*)
+    from (select
+          from outbox.walk_routes(count_due.namespace, '') as r
+          cross join lateral outbox.walk_lanes(count_due.namespace, r.task_queue, 0, count_due.next_held) as l
+          cross join lateral (
+            select from outbox.pending as p
+            where p.namespace = count_due.namespace and p.task_queue = r.task_queue and p.shard = l.shard
+              and p.visible_after <= count_due.now
+            limit count_due.cap
+          ) as p
+          limit count_due.cap) as x
+  );
+end $$;
+comment on function outbox.count_due is 'Due messages of a namespace on held shards, up to a cap';
+revoke all on function outbox.count_due from public;

@@ -1,0 +1,71 @@
+-- requires: bad_argument.sql check_key.sql shard_of.sql
+create or replace function outbox.enqueue(
+  namespace text, task_queue text, dispatch_key text, payload bytea,
+  content_type text default 'application/json', headers jsonb default '{}', delay interval default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Writes one message in the caller's transaction; it is due when that commits, or
+-- delay after this call where one is given (after the call, not after the
+-- transaction's start). Returns its id, or null where this namespace has a message
+-- with this key already (INV-3). Not strict: a null argument is an error, never
+-- a message that was not written.
+declare
+  v_now    timestamptz := clock_timestamp();
+  v_config outbox.config;
+  v_due    timestamptz;
+  v_owner  text;
+  v_id     bigint;
+begin
+  perform outbox.check_key('enqueue', 'namespace', enqueue.namespace);
+  perform outbox.check_key('enqueue', 'task_queue', enqueue.task_queue);
+  perform outbox.check_key('enqueue', 'dispatch_key', enqueue.dispatch_key);
+  if enqueue.payload is null then
+    perform outbox.bad_argument('enqueue', 'payload', 'is null', 'Give bytes; an empty payload is ''''::bytea.');
+  end if;
+  if coalesce(octet_length(enqueue.content_type), 0) not between 1 and 256 then
+    perform outbox.bad_argument('enqueue', 'content_type', 'is null, empty or too long', 'Give 1 to 256 bytes of text.');
+  end if;
+  if jsonb_typeof(enqueue.headers) is distinct from 'object' then
+    perform outbox.bad_argument('enqueue', 'headers', 'is not a JSON object', 'Give an object; for none, ''{}''.');
+  end if;
+  select c.* into strict v_config from outbox.config as c;
+  if octet_length(enqueue.payload) > v_config.max_payload_bytes then
+    raise exception 'outbox.enqueue: payload has % bytes, the limit is %',
+        octet_length(enqueue.payload), v_config.max_payload_bytes
+      using errcode = 'OB004', hint = 'Store it elsewhere and enqueue a reference, or raise outbox.config.max_payload_bytes.';
+  end if;
+  -- A delay from a clock that has run on may be negative; one out of all bounds must not overflow.
+  v_due := v_now + least(greatest(enqueue.delay, '0'), '1000 years'); -- both skip a null: due now
+  loop
+    with m as (
+      insert into outbox.message as n (namespace, task_queue, dispatch_key, content_type, headers, payload, created_at)
+      values (enqueue.namespace, enqueue.task_queue, enqueue.dispatch_key, enqueue.content_type,
+              enqueue.headers, enqueue.payload, v_now)
+      on conflict on constraint message_dispatch_key_key do nothing
+      returning n.id
+    )
+    insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, payload_bytes)
+    select m.id, enqueue.namespace, enqueue.task_queue,
+           outbox.shard_of(enqueue.dispatch_key, v_config.shard_count), v_due,
+           octet_length(enqueue.payload)
+    from m
+    returning p.id into v_id;
+    if found then
+      return v_id;
+    end if;
+    -- A new statement, so that it sees what the insert ran into. It may be pruned by
+    -- now: then there is no such message any more, and the key is free.
+    select m.namespace into v_owner from outbox.message as m where m.dispatch_key = enqueue.dispatch_key;
+    if found then
+      if v_owner <> enqueue.namespace then
+        raise exception 'outbox.enqueue: dispatch_key % belongs to another namespace', quote_literal(enqueue.dispatch_key)
+          using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: put the namespace into the key.';
+      end if;
+      return null;
+    end if;
+  end loop;
+end $$;
+comment on function outbox.enqueue is 'Writes a message in this transaction; its id, or null for a duplicate';
+revoke all on function outbox.enqueue from public;

@@ -1,0 +1,112 @@
+-- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql hold_reason.sql count_due.sql lock_holders.sql
+create or replace function outbox.explain_claim(
+  node text, shards int[], batch int, max_bytes bigint default null, "only" text default null)
+returns table (namespace text, due bigint, claimed int, quota int, ceiling int, headroom int, slice int,
+               pass1 int, pass2 int, reason text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- What claim_fair with these arguments would do now, and why: a row for each namespace
+-- that it would visit, in the order of the walk. It runs the same plan (claim_walk and
+-- claim_pick), writes nothing and takes no lock. "only" answers for one namespace,
+-- wherever the walk stands. due counts no further than config.count_cap. What stands in
+-- the way of the claim itself comes first, in rows without a namespace.
+declare
+  v_config outbox.config;
+  v_shards int[];
+  v_held   int[];
+  v_next   int[];
+  v_now    timestamptz := clock_timestamp();
+  v_to     text;
+  v_turn   bigint;
+  v_row    record;
+begin
+  select c.* into strict v_config from outbox.config as c;
+  v_shards := outbox.check_claim('explain_claim', explain_claim.node, explain_claim.shards, explain_claim.batch, v_config);
+  v_held := v_shards;
+  for v_row in
+    select h.pid, h.session, bool_or(h.shard is null) as is_node,
+           array_agg(h.shard order by h.shard) filter (where h.shard = any (v_shards)) as shards
+    from outbox.lock_holders(explain_claim.node) as h
+    group by h.pid, h.session order by h.pid
+  loop
+    if v_row.is_node then
+      reason := format('the claim would be empty: node %s is claiming in %s', quote_literal(explain_claim.node), v_row.session);
+      return next;
+    end if;
+    if v_row.shards is not null then
+      v_held := array(select s.shard from unnest(v_held) as s(shard) where s.shard <> all (v_row.shards));
+      reason := format('shards %s are held by %s and left out', array_to_string(v_row.shards, ', '), v_row.session);
+      return next;
+    end if;
+  end loop;
+  if explain_claim.max_bytes <= 0 then
+    reason := format('the claim would be empty: max_bytes is %s', explain_claim.max_bytes);
+    return next;
+    return;
+  elsif cardinality(v_held) = 0 then
+    reason := 'the claim would be empty: it has no shards';
+    return next;
+    return;
+  end if;
+  v_next := outbox.next_held(v_held, v_config.shard_count);
+
+  select w.namespace, w.round into v_to, v_turn
+  from outbox.walk as w order by (w.node = explain_claim.node) desc, w.claimed_at desc limit 1;
+  if not found then
+    v_to := '';
+    v_turn := 0;
+  end if;
+  for v_row in
+    with walk as materialized (
+      select * from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), explain_claim.batch,
+                                      v_to, v_turn, v_now, null, false, v_config)
+    ), eligible as materialized (
+      select array_agg(w.namespace order by w.ord) as names, array_agg(w.round order by w.ord) as rounds,
+             array_agg(w.headroom order by w.ord) as rooms, count(*)::int as active,
+             count(*) < explain_claim.batch and (select count(*) from walk) < v_config.max_visits as is_full
+      from walk as w where w.verdict = 'eligible'
+    ), pick as materialized (
+      select p.namespace, count(*) filter (where p.pass = 1) as pass1, count(*) filter (where p.pass = 2) as pass2
+      from eligible as e
+      cross join lateral outbox.claim_pick(explain_claim.node, e.names, e.rounds, e.rooms, v_held, v_next,
+        explain_claim.batch, explain_claim.max_bytes, case when e.is_full then v_turn end, v_now, false, v_config) as p
+      where e.active > 0
+      group by p.namespace
+    ), visited as (
+      select w.* from walk as w
+      union all -- the one asked for, if the walk ends before it
+      select o.* from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), 1, v_to, v_turn, v_now,
+                                        explain_claim."only", false, v_config) as o
+      where explain_claim."only" is not null
+        and not exists (select from walk as w where w.namespace = explain_claim."only")
+    )
+    select v.*, e.active, coalesce(p.pass1, 0) as pass1, coalesce(p.pass2, 0) as pass2
+    from visited as v
+    cross join eligible as e
+    left join pick as p on p.namespace = v.namespace
+    where explain_claim."only" is null or v.namespace = explain_claim."only"
+    order by v.ord
+  loop
+    namespace := v_row.namespace;
+    due := outbox.count_due(v_row.namespace, v_next, v_now, v_config.count_cap);
+    claimed := v_row.claimed;
+    quota := v_row.quota;
+    ceiling := v_row.ceiling;
+    headroom := v_row.headroom;
+    slice := case when v_row.active > 0 then (explain_claim.batch - 1) / v_row.active + 1 end;
+    pass1 := v_row.pass1;
+    pass2 := v_row.pass2;
+    reason := coalesce(
+      outbox.hold_reason(v_row.namespace, v_row.verdict, v_row.claimed, v_row.ceiling, v_row.is_strict, v_next, v_now),
+      case when pass1 + pass2 = 0 then 'not reached this sweep'
+           else format('served %s of %s%s', pass1 + pass2, due, case when due >= v_config.count_cap then ' or more' else '' end)
+                || case when pass1 + pass2 >= due then ''
+                        when pass1 + pass2 >= headroom then format(', up to its ceiling of %s', ceiling)
+                        else ', as many as the claim holds for it' end
+      end);
+    return next;
+  end loop;
+end $$;
+comment on function outbox.explain_claim is 'What claim_fair would do now, and why; writes nothing';
+revoke all on function outbox.explain_claim from public;

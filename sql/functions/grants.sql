@@ -1,0 +1,45 @@
+create or replace function outbox.grant_producer(role name)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- Lets a role enqueue, and nothing else. Not security definer: only the schema's owner
+-- can hand rights out.
+begin
+  execute format('grant usage on schema outbox to %I', grant_producer.role);
+  execute format('grant execute on function outbox.enqueue, outbox.enqueue_json, outbox.enqueue_batch to %I', grant_producer.role);
+end $$;
+comment on function outbox.grant_producer is 'Lets a role enqueue';
+revoke all on function outbox.grant_producer from public;
+
+create or replace function outbox.grant_worker(role name)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- Lets a role enqueue, claim and settle: what the sweep binary needs.
+begin
+  perform outbox.grant_producer(grant_worker.role);
+  execute format('grant execute on function outbox.claim_fair, outbox.complete, outbox.retry, outbox.fail, '
+    'outbox.release, outbox.extend, outbox.rescue, outbox.prune, outbox.heartbeat, outbox.leave, '
+    'outbox.all_shards, outbox.settings, outbox.node_ceiling to %I', grant_worker.role);
+end $$;
+comment on function outbox.grant_worker is 'Lets a role enqueue, claim and settle';
+revoke all on function outbox.grant_worker from public;
+
+create or replace function outbox.grant_operator(role name)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- Lets a role do all that a worker can, see everything (payloads too), set quotas and
+-- settings, pause, cancel and redrive.
+begin
+  perform outbox.grant_worker(grant_operator.role);
+  execute format('grant execute on function outbox.explain_claim, outbox.why, outbox.lock_holders, outbox.configure, '
+    'outbox.set_quota, outbox.clear_quota, outbox.pause, outbox.resume, outbox.cancel, outbox.cancel_namespace, '
+    'outbox.redrive(bigint[]), outbox.redrive(text, int) to %I', grant_operator.role);
+  execute format('grant select on outbox.messages, outbox.namespaces, outbox.nodes, outbox.pauses to %I', grant_operator.role);
+end $$;
+comment on function outbox.grant_operator is 'Lets a role do everything but touch the tables';
+revoke all on function outbox.grant_operator from public;

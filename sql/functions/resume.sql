@@ -1,0 +1,13 @@
+create or replace function outbox.resume(namespace text, task_queue text default null)
+returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Takes back the pause() with these very arguments. False: there was none.
+begin
+  delete from outbox.pause as p
+  where p.namespace is not distinct from resume.namespace and p.task_queue is not distinct from resume.task_queue;
+  return found;
+end $$;
+comment on function outbox.resume is 'Takes a pause back';
+revoke all on function outbox.resume from public;
