@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"maps"
 	"net"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -103,14 +102,7 @@ func (b *binary) configure(settings map[string]string) error {
 const maxSocketPath = 104
 
 func (b *binary) dsn() string {
-	u := url.URL{
-		Scheme:   "postgres",
-		User:     url.UserPassword(b.auth.Name, b.auth.password),
-		Host:     net.JoinHostPort("127.0.0.1", strconv.Itoa(b.port)),
-		Path:     "/postgres",
-		RawQuery: "sslmode=disable",
-	}
-	return u.String()
+	return superuserDSN(b.auth, net.JoinHostPort("127.0.0.1", strconv.Itoa(b.port)))
 }
 
 func (b *binary) origin() string { return "from " + b.bin }
@@ -128,8 +120,7 @@ func (b *binary) logTail() string {
 	if err != nil {
 		return ""
 	}
-	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
-	return ":\n\t" + strings.Join(lines[max(0, len(lines)-20):], "\n\t")
+	return tail(log)
 }
 
 func (b *binary) start(ctx context.Context) error {
@@ -223,14 +214,4 @@ func children(ctx context.Context, pid int) ([]int, error) {
 		}
 	}
 	return pids, nil
-}
-
-// freePort returns a TCP port of the loopback address that nobody listens on now.
-func freePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port, nil
 }

@@ -1,10 +1,279 @@
 package pgtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+	"github.com/testcontainers/testcontainers-go"
+	"github.com/testcontainers/testcontainers-go/log"
 )
 
-func openDocker(context.Context, Options) (engine, error) { return nil, errors.ErrUnsupported }
+const (
+	// defaultMajor is the version of the image where none is asked for.
+	defaultMajor = 17
 
-func dockerAnswers(context.Context) bool { return false }
+	// Deadlines of calls to the Docker engine. A pull goes over the network.
+	pingTimeout   = 5 * time.Second
+	callTimeout   = time.Minute
+	reaperTimeout = 30 * time.Second
+)
+
+// pgPort is the port inside the container.
+const pgPort = "5432/tcp"
+
+// docker is a throw-away container.
+type docker struct {
+	client    *testcontainers.DockerClient
+	container *testcontainers.DockerContainer
+	image     string
+	address   string // host:port
+	auth      role
+	guard     *guard // removes the container when this process is gone; nil where something else does
+}
+
+// dockerAnswers reports whether a Docker engine is there.
+func dockerAnswers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	c, err := client.New(client.FromEnv)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	_, err = c.Ping(ctx, client.PingOptions{})
+	return err == nil
+}
+
+// openDocker starts a container. Its port on the host is fixed, so that the
+// address outlives a restart.
+func openDocker(ctx context.Context, opts Options) (engine, error) {
+	log.SetDefault(log.NewNoopLogger()) // one line says what is used; it is ours
+	guarded := opts.Keep || !haveReaper(ctx)
+	if guarded {
+		if err := os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true"); err != nil {
+			return nil, err
+		}
+	}
+	api, err := dockerClient(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := &docker{client: api, auth: role{Name: "postgres", password: randomHex(16)}}
+	d.image = d.chooseImage(ctx, opts)
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	if err := d.run(ctx, port, opts.settings()); err != nil {
+		return nil, errors.Join(fmt.Errorf("run a container of %s: %w", d.image, err), d.remove(context.WithoutCancel(ctx)))
+	}
+	if guarded && !opts.Keep {
+		if d.guard, err = guardContainer(d.container.ID); err != nil {
+			return nil, errors.Join(err, d.remove(ctx))
+		}
+	}
+	return d, nil
+}
+
+func dockerClient(ctx context.Context) (*testcontainers.DockerClient, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	api, err := testcontainers.NewDockerClientWithOpts(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reach the Docker engine: %w", err)
+	}
+	return api, nil
+}
+
+// haveReaper reports whether the image of testcontainers' reaper, which removes
+// containers that are left over, is there or can be had. The engine is asked
+// directly: testcontainers reads once whether to use its reaper.
+func haveReaper(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, reaperTimeout)
+	defer cancel()
+	if os.Getenv("TESTCONTAINERS_RYUK_DISABLED") != "" {
+		return false
+	}
+	c, err := client.New(client.FromEnv)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	if _, err := c.ImageInspect(ctx, testcontainers.ReaperDefaultImage); err == nil {
+		return true
+	}
+	pull, err := c.ImagePull(ctx, testcontainers.ReaperDefaultImage, client.ImagePullOptions{})
+	if err != nil {
+		return false
+	}
+	return pull.Wait(ctx) == nil
+}
+
+// chooseImage takes the image that the environment names, else a local one
+// that integration/images/build made, else the official one.
+func (d *docker) chooseImage(ctx context.Context, opts Options) string {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if image := os.Getenv("FAIRCLAIM_PG_IMAGE"); image != "" {
+		return image
+	}
+	tag := strconv.Itoa(cmp.Or(opts.Major, defaultMajor))
+	if _, err := d.client.ImageInspect(ctx, "fairclaim-postgres:"+tag); err == nil {
+		return "fairclaim-postgres:" + tag
+	}
+	return "postgres:" + tag
+}
+
+func (d *docker) run(ctx context.Context, port int, settings map[string]string) error {
+	cmd := []string{"postgres"}
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		cmd = append(cmd, "-c", name+"="+settings[name])
+	}
+	bind, host := d.hostAddress()
+	var err error
+	d.container, err = testcontainers.Run(ctx, d.image,
+		testcontainers.WithCmd(cmd...),
+		testcontainers.WithEnv(map[string]string{"POSTGRES_PASSWORD": d.auth.password}),
+		testcontainers.WithExposedPorts(pgPort),
+		testcontainers.WithHostConfigModifier(func(h *container.HostConfig) {
+			h.ShmSize = 256 << 20 // bytes
+			h.PortBindings = network.PortMap{
+				network.MustParsePort(pgPort): {{HostIP: bind, HostPort: strconv.Itoa(port)}},
+			}
+		}))
+	d.address = net.JoinHostPort(host, strconv.Itoa(port))
+	return err
+}
+
+// hostAddress returns where the engine shall listen and how that is reached: on
+// the loopback address of this machine, unless the engine is said to be elsewhere.
+// What testcontainers makes of it is no help: wherever there is a /.dockerenv it
+// takes the default gateway for the engine.
+func (d *docker) hostAddress() (bind netip.Addr, host string) {
+	if host := os.Getenv("TESTCONTAINERS_HOST_OVERRIDE"); host != "" {
+		return netip.IPv4Unspecified(), host
+	}
+	if u, err := url.Parse(d.client.DaemonHost()); err == nil && u.Hostname() != "" {
+		return netip.IPv4Unspecified(), u.Hostname()
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1}), "127.0.0.1"
+}
+
+func (d *docker) dsn() string { return superuserDSN(d.auth, d.address) }
+
+func (d *docker) origin() string { return "in a container of " + d.image }
+
+func (d *docker) failed(ctx context.Context) error {
+	running, err := d.running(ctx)
+	if err != nil || running {
+		return err
+	}
+	return errors.New("the container ended" + d.logTail(ctx))
+}
+
+func (d *docker) running(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	state, err := d.container.State(ctx)
+	if err != nil {
+		return false, fmt.Errorf("inspect the container: %w", err)
+	}
+	return state.Running, nil
+}
+
+// logTail is the end of the container's output, on lines of its own.
+func (d *docker) logTail(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	logs, err := d.container.Logs(ctx)
+	if err != nil {
+		return ""
+	}
+	defer logs.Close()
+	text, _ := io.ReadAll(logs) // as much as there is
+	return tail(text)
+}
+
+func (d *docker) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := d.client.ContainerStart(ctx, d.container.ID, client.ContainerStartOptions{})
+	return err
+}
+
+func (d *docker) kill(ctx context.Context) error      { return d.signal(ctx, "SIGKILL") }
+func (d *docker) interrupt(ctx context.Context) error { return d.signal(ctx, "SIGINT") }
+
+// signal sends a signal that ends PostgreSQL, which is the container's first
+// process, and waits for its end. A container that has ended is left alone.
+func (d *docker) signal(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if running, err := d.running(ctx); err != nil || !running {
+		return err
+	}
+	ended := d.client.ContainerWait(ctx, d.container.ID, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+	if _, err := d.client.ContainerKill(ctx, d.container.ID, client.ContainerKillOptions{Signal: name}); err != nil {
+		return err
+	}
+	select {
+	case <-ended.Result:
+		return nil
+	case err := <-ended.Error:
+		return err
+	}
+}
+
+func (d *docker) remove(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err := d.container.Terminate(ctx, testcontainers.StopTimeout(0))
+	if d.guard != nil {
+		err = errors.Join(err, d.guard.close())
+	}
+	if err != nil {
+		return fmt.Errorf("remove the container: %w", err)
+	}
+	return nil
+}
+
+func (d *docker) removeCommand() string { return "docker rm -f -v " + d.container.ID[:12] }
+
+// guard is a process that waits for the end of this one and then removes a container.
+type guard struct {
+	cmd   *exec.Cmd
+	stdin io.Closer // closed by the kernel at the latest
+}
+
+// guardContainer starts the guard of a container. It needs the docker command;
+// without it, a container whose test was killed stays.
+func guardContainer(id string) (*guard, error) {
+	cmd := exec.Command("sh", "-c", `cat >/dev/null; docker rm -f -v "$1" >/dev/null 2>&1; true`, "guard", id)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("guard the container: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("guard the container: %w", err)
+	}
+	return &guard{cmd: cmd, stdin: stdin}, nil
+}
+
+func (g *guard) close() error { return errors.Join(g.stdin.Close(), g.cmd.Wait()) }

@@ -1,12 +1,16 @@
 package pgtest
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
+	"net"
+	"net/url"
 	"os"
 	"strconv"
 	"sync"
@@ -250,4 +254,38 @@ func (s *Server) Stop(ctx context.Context) error {
 		s.stopErr = errors.Join(s.stopErr, s.engine.remove(ctx))
 	})
 	return s.stopErr
+}
+
+// superuserDSN names the database postgres of a server of our own. Nothing
+// leaves the machine, so TLS is off.
+func superuserDSN(auth role, address string) string {
+	u := url.URL{
+		Scheme:   "postgres",
+		User:     url.UserPassword(auth.Name, auth.password),
+		Host:     address,
+		Path:     "/postgres",
+		RawQuery: "sslmode=disable",
+	}
+	return u.String()
+}
+
+// freePort returns a TCP port of the loopback address that nobody listens on.
+// It lies below those that the system gives to outgoing connections, so that
+// none of them takes it while a server that was killed is down.
+func freePort() (int, error) {
+	for range 100 {
+		port := 15000 + rand.IntN(15000)
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			return port, listener.Close()
+		}
+	}
+	return 0, errors.New("found no free TCP port")
+}
+
+// tail is the last lines of a log, each on a line of its own below what comes before.
+func tail(log []byte) string {
+	const most = 20
+	lines := bytes.Split(bytes.TrimSpace(log), []byte("\n"))
+	return ":\n\t" + string(bytes.Join(lines[max(0, len(lines)-most):], []byte("\n\t")))
 }
