@@ -1,0 +1,2206 @@
+-- >>> snapshot
+
+-- >>> sql/functions/all_shards.sql
+create or replace function outbox.all_shards()
+returns int[]
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  -- Every shard there is: what a lone node owns.
+  select array(select generate_series(0, c.shard_count - 1) from outbox.config as c);
+$$;
+comment on function outbox.all_shards is 'Every shard, 0 to shard_count - 1';
+revoke all on function outbox.all_shards from public;
+-- <<< sql/functions/all_shards.sql
+
+-- >>> sql/functions/bad_argument.sql
+create or replace function outbox.bad_argument(func text, argument text, problem text, hint text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- Raises OB001, the error of every public function for an argument that it cannot use.
+begin
+  raise exception 'outbox.%: % %', bad_argument.func, bad_argument.argument, bad_argument.problem
+    using errcode = 'OB001', hint = bad_argument.hint;
+end $$;
+comment on function outbox.bad_argument is 'Raises OB001: which argument, what is wrong with it, what to do';
+revoke all on function outbox.bad_argument from public;
+-- <<< sql/functions/bad_argument.sql
+
+-- >>> sql/functions/cancel.sql
+-- requires: bad_argument.sql
+create or replace function outbox.cancel(dispatch_keys text[])
+returns table (dispatch_key text, was text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+-- Settles messages as cancelled: pending ones, and claimed ones too, whose delivery may
+-- go on, but whose settle is then lost. Returns the keys cancelled and what each was;
+-- keys that do not exist or were settled already are left out.
+declare
+  v_ids bigint[];
+  v_now timestamptz := clock_timestamp();
+begin
+  if cancel.dispatch_keys is null then
+    perform outbox.bad_argument('cancel', 'dispatch_keys', 'is null', 'Give the keys of the messages to cancel.');
+  end if;
+  v_ids := array(select m.id from outbox.message as m where m.dispatch_key = any (cancel.dispatch_keys) order by m.id);
+  loop
+    return query
+    with p as (
+      delete from outbox.pending as d
+      where d.id = any (array(select p.id from outbox.pending as p where p.id = any (v_ids) order by p.id for update))
+      returning d.id, d.namespace, d.task_queue, d.shard, d.attempt, 'pending' as was
+    ), s as (
+      insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+      select p.id, p.namespace, p.task_queue, p.shard, 'cancelled', p.attempt, v_now, session_user from p
+    )
+    select (select m.dispatch_key from outbox.message as m where m.id = p.id), p.was from p;
+    return query
+    with c as (
+      delete from outbox.claimed as d
+      where d.id = any (array(select c.id from outbox.claimed as c where c.id = any (v_ids) order by c.id for update))
+      returning d.id, d.namespace, d.task_queue, d.shard, d.attempt, 'claimed' as was
+    ), s as (
+      insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+      select c.id, c.namespace, c.task_queue, c.shard, 'cancelled', c.attempt, v_now, session_user from c
+    )
+    select (select m.dispatch_key from outbox.message as m where m.id = c.id), c.was from c;
+    -- One that went from claimed to pending between the two statements is met again.
+    exit when not exists (select from outbox.pending as p where p.id = any (v_ids))
+          and not exists (select from outbox.claimed as c where c.id = any (v_ids));
+  end loop;
+end $$;
+comment on function outbox.cancel is 'Cancels pending and claimed messages; the keys cancelled and what each was';
+revoke all on function outbox.cancel from public;
+-- <<< sql/functions/cancel.sql
+
+-- >>> sql/functions/check_key.sql
+-- requires: bad_argument.sql
+create or replace function outbox.check_key(func text, argument text, value text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- Refuses a namespace, task queue, dispatch key or node that the tables could not hold.
+begin
+  if check_key.value is null then
+    perform outbox.bad_argument(check_key.func, check_key.argument, 'is null', 'Give 1 to 512 bytes of text.');
+  elsif octet_length(check_key.value) not between 1 and 512 then
+    perform outbox.bad_argument(check_key.func, check_key.argument,
+      format('has %s bytes', octet_length(check_key.value)), 'Give 1 to 512 bytes of text.');
+  end if;
+end $$;
+comment on function outbox.check_key is 'Raises OB001 unless the value has 1 to 512 bytes';
+revoke all on function outbox.check_key from public;
+-- <<< sql/functions/check_key.sql
+
+-- >>> sql/functions/cancel_namespace.sql
+-- requires: bad_argument.sql check_key.sql
+create or replace function outbox.cancel_namespace(namespace text, max int default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+-- Cancels a namespace's pending and claimed messages, up to max of them (null: all), as
+-- cancel() does; returns how many. On a large backlog call it with a max until it
+-- returns 0: each transaction is short then. pause() the namespace first where its
+-- messages should not be served in between.
+declare
+  v_now  timestamptz := clock_timestamp();
+  v_done bigint := 0;
+  v_some bigint;
+begin
+  perform outbox.check_key('cancel_namespace', 'namespace', cancel_namespace.namespace);
+  if cancel_namespace.max < 1 then
+    perform outbox.bad_argument('cancel_namespace', 'max', 'is below 1', 'Give the most messages to cancel, or null for all.');
+  end if;
+  with p as (
+    delete from outbox.pending as d
+    where d.ctid = any (array(
+      select p.ctid from outbox.pending as p where p.namespace = cancel_namespace.namespace
+      order by p.task_queue, p.shard, p.visible_after, p.id limit cancel_namespace.max for update))
+    returning d.*
+  )
+  insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+  select p.id, p.namespace, p.task_queue, p.shard, 'cancelled', p.attempt, v_now, session_user from p;
+  get diagnostics v_done = row_count;
+  with c as (
+    delete from outbox.claimed as d
+    where d.id = any (array(
+      select c.id from outbox.claimed as c where c.namespace = cancel_namespace.namespace
+      order by c.id limit cancel_namespace.max - v_done for update))
+    returning d.*
+  )
+  insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+  select c.id, c.namespace, c.task_queue, c.shard, 'cancelled', c.attempt, v_now, session_user from c;
+  get diagnostics v_some = row_count;
+  return v_done + v_some;
+end $$;
+comment on function outbox.cancel_namespace is 'Cancels a namespace''s pending and claimed messages; how many';
+revoke all on function outbox.cancel_namespace from public;
+-- <<< sql/functions/cancel_namespace.sql
+
+-- >>> sql/functions/check_claim.sql
+-- requires: bad_argument.sql check_key.sql
+create or replace function outbox.check_claim(func text, node text, shards int[], batch int, config outbox.config)
+returns int[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- The arguments that claim_fair and explain_claim share. Returns the shards, sorted,
+-- each once; no shards are none, which claims nothing.
+declare
+  v_shards int[] := array(select distinct s.shard from unnest(check_claim.shards) as s(shard)
+                          where s.shard is not null order by s.shard);
+begin
+  perform outbox.check_key(check_claim.func, 'node', check_claim.node);
+  if check_claim.shards is null then
+    perform outbox.bad_argument(check_claim.func, 'shards', 'is null',
+      'Give shard numbers, or outbox.all_shards() for all.');
+  elsif array_position(check_claim.shards, null) is not null then
+    perform outbox.bad_argument(check_claim.func, 'shards', 'has a null element',
+      'Give shard numbers, or outbox.all_shards() for all.');
+  elsif v_shards[1] < 0 or v_shards[cardinality(v_shards)] >= (check_claim.config).shard_count then
+    perform outbox.bad_argument(check_claim.func, 'shards',
+      format('has %s, outside 0 to %s', case when v_shards[1] < 0 then v_shards[1] else v_shards[cardinality(v_shards)] end,
+             (check_claim.config).shard_count - 1),
+      'outbox.config.shard_count says how many there are.');
+  end if;
+  if check_claim.batch is null then
+    perform outbox.bad_argument(check_claim.func, 'batch', 'is null', 'Give the most rows to claim, 1 or more.');
+  elsif check_claim.batch not between 1 and (check_claim.config).max_batch then
+    perform outbox.bad_argument(check_claim.func, 'batch', format('is %s', check_claim.batch),
+      format('Give 1 to %s (outbox.config.max_batch).', (check_claim.config).max_batch));
+  end if;
+  return v_shards;
+end $$;
+comment on function outbox.check_claim is 'Raises OB001 unless a claim can use its arguments; the shards, sorted, each once';
+revoke all on function outbox.check_claim from public;
+-- <<< sql/functions/check_claim.sql
+
+-- >>> sql/functions/check_settle.sql
+-- requires: bad_argument.sql
+create or replace function outbox.check_settle(func text, ids bigint[], tokens bigint[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- Refuses the arguments of a settle call that do not pair up. Empty arrays are fine:
+-- a sweep with nothing to settle settles nothing.
+begin
+  if check_settle.ids is null then
+    perform outbox.bad_argument(check_settle.func, 'ids', 'is null', 'Give the ids that claim_fair returned.');
+  elsif check_settle.tokens is null then
+    perform outbox.bad_argument(check_settle.func, 'tokens', 'is null', 'Give the claim_token of each id.');
+  elsif cardinality(check_settle.ids) <> cardinality(check_settle.tokens) then
+    perform outbox.bad_argument(check_settle.func, 'tokens',
+      format('has %s elements, ids has %s', cardinality(check_settle.tokens), cardinality(check_settle.ids)),
+      'Give the claim_token of each id, in the same order.');
+  end if;
+end $$;
+comment on function outbox.check_settle is 'Raises OB001 unless ids and tokens pair up';
+revoke all on function outbox.check_settle from public;
+-- <<< sql/functions/check_settle.sql
+
+-- >>> sql/functions/next_held.sql
+create or replace function outbox.next_held(held int[], total int)
+returns int[]
+language plpgsql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+-- For each shard s of total, at s + 1: the first held shard from s on, null behind
+-- the last. A shard is held where it is its own next. held is sorted.
+declare
+  v_next int[] := array_fill(null::int, array[next_held.total]);
+  v_from int := 0;
+  v_held int;
+begin
+  foreach v_held in array next_held.held loop
+    for s in v_from .. v_held loop
+      v_next[s + 1] := v_held;
+    end loop;
+    v_from := v_held + 1;
+  end loop;
+  return v_next;
+end $$;
+comment on function outbox.next_held is 'For each shard, the first held one from it on';
+revoke all on function outbox.next_held from public;
+-- <<< sql/functions/next_held.sql
+
+-- >>> sql/functions/walk_namespaces.sql
+create or replace function outbox.walk_namespaces(after text, wrapped boolean, until text)
+returns table (n int, namespace text, wrapped boolean)
+language sql stable
+-- The namespaces that have pending messages, in the order of their names, from behind
+-- "after" on and, unless already wrapped, once around to "until". A loose index scan:
+-- one descent of pending_lane a namespace, however many messages it has. Lazy: the
+-- caller's LIMIT says how far it walks. (No set clause: it would forbid inlining.)
+begin atomic
+  with recursive walk(n, namespace, wrapped) as (
+    select 0, walk_namespaces.after collate "C", walk_namespaces.wrapped
+    union all
+    select w.n + 1, x.namespace, x.wrapped
+    from walk as w
+    cross join lateral (
+      (select p.namespace, w.wrapped from outbox.pending as p
+       where p.namespace > w.namespace order by p.namespace limit 1)
+      union all
+      (select p.namespace, true from outbox.pending as p
+       where not w.wrapped order by p.namespace limit 1)
+      limit 1
+    ) as x
+    where not (x.wrapped and x.namespace > walk_namespaces.until)
+  )
+  select w.n, w.namespace, w.wrapped from walk as w where w.n > 0;
+end;
+comment on function outbox.walk_namespaces is 'Namespaces with pending messages, by loose index scan';
+revoke all on function outbox.walk_namespaces from public;
+-- <<< sql/functions/walk_namespaces.sql
+
+-- >>> sql/functions/walk_routes.sql
+create or replace function outbox.walk_routes(namespace text, after text)
+returns table (n int, task_queue text)
+language sql stable
+-- The task queues of a namespace that have pending messages, from behind "after" on
+-- and once around ('' for all, by name). One descent of pending_lane each; lazy.
+begin atomic
+  with recursive walk(n, task_queue, wrapped) as (
+    select 0, walk_routes.after collate "C", walk_routes.after = ''
+    union all
+    select w.n + 1, x.task_queue, x.wrapped
+    from walk as w
+    cross join lateral (
+      (select p.task_queue, w.wrapped from outbox.pending as p
+       where p.namespace = walk_routes.namespace and p.task_queue > w.task_queue
+       order by p.task_queue limit 1)
+      union all
+      (select p.task_queue, true from outbox.pending as p
+       where not w.wrapped and p.namespace = walk_routes.namespace
+       order by p.task_queue limit 1)
+      limit 1
+    ) as x
+    where walk_routes.after = '' or not (x.wrapped and x.task_queue > walk_routes.after)
+  )
+  select w.n, w.task_queue from walk as w where w.n > 0;
+end;
+comment on function outbox.walk_routes is 'Routes of a namespace with pending messages, by loose index scan';
+revoke all on function outbox.walk_routes from public;
+-- <<< sql/functions/walk_routes.sql
+
+-- >>> sql/functions/walk_lanes.sql
+create or replace function outbox.walk_lanes(namespace text, task_queue text, start int, next_held int[])
+returns table (n int, shard int, head timestamptz)
+language sql stable
+-- The lanes of a route on held shards that have messages, from shard "start" on and
+-- once around, each with the time at which its oldest message is due. One descent of
+-- pending_lane each, and one for a run of shards that are not held: next_held[s + 1]
+-- is the first held shard from s on (see next_held). Lazy.
+begin atomic
+  with recursive walk(n, shard, head, wrapped) as (
+    select 0, walk_lanes.start - 1, null::timestamptz, false
+    union all
+    select w.n + 1, x.shard, x.head, x.wrapped
+    from walk as w
+    cross join lateral (
+      (select p.shard, p.visible_after as head, w.wrapped from outbox.pending as p
+       where p.namespace = walk_lanes.namespace and p.task_queue = walk_lanes.task_queue
+         and p.shard >= walk_lanes.next_held[w.shard + 2]
+       order by p.shard, p.visible_after limit 1)
+      union all
+      (select p.shard, p.visible_after, true from outbox.pending as p
+       where not w.wrapped and walk_lanes.start > walk_lanes.next_held[1]
+         and p.namespace = walk_lanes.namespace and p.task_queue = walk_lanes.task_queue
+         and p.shard >= walk_lanes.next_held[1]
+       order by p.shard, p.visible_after limit 1)
+      limit 1
+    ) as x
+    where not (x.wrapped and x.shard >= walk_lanes.start)
+  )
+  select w.n, w.shard, w.head from walk as w
+  where w.n > 0 and walk_lanes.next_held[w.shard + 1] = w.shard;
+end;
+comment on function outbox.walk_lanes is 'Lanes of a route with pending messages on held shards, by loose index scan';
+revoke all on function outbox.walk_lanes from public;
+-- <<< sql/functions/walk_lanes.sql
+
+-- >>> sql/functions/node_ceiling.sql
+create or replace function outbox.node_ceiling(quota int, owned int, total int)
+returns int
+language sql immutable parallel safe
+-- ceil(quota * owned / total), with total at least 1 and owned held to 1..total;
+-- in bigint, so that no quota overflows. Rounding up gives each of n disjoint owners
+-- less than 1 too much: their sum is at most quota + n - 1 (INV-4).
+begin atomic
+  select ((greatest(node_ceiling.quota, 0)::bigint
+           * least(greatest(node_ceiling.owned, 1), greatest(node_ceiling.total, 1))
+           + greatest(node_ceiling.total, 1) - 1) / greatest(node_ceiling.total, 1))::int;
+end;
+comment on function outbox.node_ceiling is 'The part of a quota on the owned of all shards, rounded up';
+revoke all on function outbox.node_ceiling from public;
+-- <<< sql/functions/node_ceiling.sql
+
+-- >>> sql/functions/claim_walk.sql
+-- requires: walk_namespaces.sql walk_routes.sql walk_lanes.sql node_ceiling.sql
+create or replace function outbox.claim_walk(
+  node text, next_held int[], held int, batch int, walked_to text, turn bigint, now timestamptz,
+  "only" text, for_claim boolean, config outbox.config)
+returns table (ord int, namespace text, wrapped boolean, round bigint, verdict text, quota int, is_strict boolean,
+               claimed int, ceiling int, headroom int, route_at text)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off     -- The plans are part of the design: on a table that was
+set enable_bitmapscan = off  -- analysed while it was empty, the planner would read and
+set enable_hashjoin = off    -- sort the backlog.
+set enable_mergejoin = off
+set enable_material = off
+set enable_memoize = off
+set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+-- The first half of a claim's plan: whom to serve. Visits namespaces from behind
+-- walked_to on, once around, until batch of them are eligible (more are never
+-- needed: the slice is 1 then) or config.max_visits are visited. The verdict on each:
+--
+--   eligible  has due messages on held shards, is not paused, has headroom
+--   paused    stopped, itself or with all
+--   ceiling   no headroom: as many are claimed as its ceiling allows, or more
+--   idle      nothing due on held shards, on a route that is not paused
+--   locked    strict, and another claim is counting its quota
+--
+-- headroom is ceiling - claimed, on the held shards; for a strict namespace that is
+-- closer to its quota than to its ceiling, both are those of all shards. round counts
+-- the walk's visits to this very namespace: it grows by one with each, wherever the
+-- walk wraps. route_at is the last route looked at of an idle namespace with more
+-- routes than config.max_routes. Only for_claim takes locks: those of strict ones.
+declare
+  v_eligible int := 0;
+  v_row      record;
+begin
+  for v_row in
+    select w.namespace, w.wrapped, coalesce(q.quota, (claim_walk.config).default_quota) as quota,
+           coalesce(q.strict, false) as is_strict, c.on_held, c.on_all, x.ceiling, p.paused,
+           d.due, d.task_queue
+    from (
+      select o.namespace, false as wrapped from (values (claim_walk."only")) as o(namespace)
+      where claim_walk."only" is not null
+      union all
+      (select n.namespace, n.wrapped
+       from outbox.walk_namespaces(claim_walk.walked_to, false, claim_walk.walked_to) as n
+       where claim_walk."only" is null
+       limit (claim_walk.config).max_visits)
+    ) as w
+    left join lateral (
+      select n.quota, n.strict from outbox.namespace as n where n.namespace = w.namespace
+    ) as q on true
+    cross join lateral (
+      select outbox.node_ceiling(coalesce(q.quota, (claim_walk.config).default_quota), claim_walk.held,
+                                 (claim_walk.config).shard_count) as ceiling
+    ) as x
+    cross join lateral (
+      select exists (select from outbox.pause as p where p.namespace = w.namespace and p.task_queue is null)
+          or exists (select from outbox.pause as p where p.namespace is null and p.task_queue is null) as paused
+    ) as p
+    cross join lateral (
+      select count(*) filter (where claim_walk.next_held[c.shard + 1] = c.shard) as on_held, count(*) as on_all
+      from outbox.claimed as c where c.namespace = w.namespace
+    ) as c
+    left join lateral (
+      select r.task_queue, y.due
+      from (select r.n, r.task_queue
+            from outbox.walk_routes(w.namespace, coalesce((
+                   select t.task_queue from outbox.route as t where t.namespace = w.namespace
+                   order by (t.node = claim_walk.node) desc, t.served_at desc limit 1), '')) as r
+            limit (claim_walk.config).max_routes) as r
+      cross join lateral (
+        select not exists (select from outbox.pause as p
+                           where p.namespace = w.namespace and p.task_queue = r.task_queue)
+           and not exists (select from outbox.pause as p
+                           where p.namespace is null and p.task_queue = r.task_queue)
+           and exists (select from outbox.walk_lanes(w.namespace, r.task_queue, 0, claim_walk.next_held) as l
+                       where l.head <= claim_walk.now) as due
+      ) as y
+      where not p.paused and c.on_held < x.ceiling and (y.due or r.n = (claim_walk.config).max_routes)
+      limit 1
+    ) as d on true
+  loop
+    ord := coalesce(ord, 0) + 1;
+    namespace := v_row.namespace;
+    wrapped := v_row.wrapped;
+    round := claim_walk.turn + v_row.wrapped::int;
+    quota := v_row.quota;
+    is_strict := v_row.is_strict;
+    claimed := v_row.on_held;
+    ceiling := v_row.ceiling;
+    route_at := null;
+    if v_row.paused then
+      verdict := 'paused';
+    elsif v_row.on_held >= v_row.ceiling then
+      verdict := 'ceiling';
+    elsif v_row.due then
+      verdict := 'eligible';
+    else
+      verdict := 'idle';
+      route_at := v_row.task_queue;
+    end if;
+    if v_row.is_strict then
+      if verdict = 'eligible' and claim_walk.for_claim then
+        -- Whoever holds this row is the only one to claim from the namespace, until it
+        -- commits. Only a statement that starts after that sees all that is claimed.
+        perform from outbox.namespace as n where n.namespace = v_row.namespace for no key update skip locked;
+        if found then
+          select count(*) into v_row.on_all from outbox.claimed as c where c.namespace = v_row.namespace;
+        else
+          verdict := 'locked';
+        end if;
+      end if;
+      if v_row.quota - v_row.on_all <= ceiling - claimed then
+        claimed := v_row.on_all;
+        ceiling := v_row.quota;
+        if verdict = 'eligible' and claimed >= ceiling then
+          verdict := 'ceiling';
+        end if;
+      end if;
+    end if;
+    headroom := greatest(ceiling - claimed, 0);
+    return next;
+    if verdict = 'eligible' then
+      v_eligible := v_eligible + 1;
+      exit when v_eligible = claim_walk.batch;
+    end if;
+  end loop;
+end $$;
+comment on function outbox.claim_walk is 'Whom a claim serves: the namespaces it visits, and a verdict on each';
+revoke all on function outbox.claim_walk from public;
+-- <<< sql/functions/claim_walk.sql
+
+-- >>> sql/functions/claim_pick.sql
+-- requires: walk_routes.sql walk_lanes.sql
+create or replace function outbox.claim_pick(
+  node text, namespaces text[], rounds bigint[], headrooms int[], held int[], next_held int[],
+  batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config)
+returns table (n int, rank int, pass int, id bigint, tid tid, namespace text, task_queue text, routes int,
+               shard int, visible_after timestamptz, attempt int, payload_bytes int)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off     -- as in claim_walk
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_material = off
+set enable_memoize = off
+set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+-- The second half of a claim's plan: which rows, out of namespaces that are all eligible.
+--
+-- Each namespace's rows are ranked, round-robin over its routes; rank 1 of all of them
+-- comes before rank 2 of any. Ranks up to the slice are pass 1, ceil(batch / namespaces);
+-- what the batch still holds behind them is pass 2. So one order gives both passes, and
+-- the claim is its first batch rows, or up to the row that reaches max_bytes.
+--
+-- Only so many rows are read as can be taken: from each namespace what it needs (at
+-- first its slice), from each of its routes an equal part of that, lane by lane. A route
+-- that runs dry leaves its part to the others, a namespace that runs dry to the others
+-- likewise, and then the reading is done again with those larger parts.
+--
+-- Within a rank the order is that of namespaces (the walk's), unless turn says that
+-- all eligible namespaces are here and which of them comes first: then the odd
+-- remainder of the batch moves on by one each round. Lanes start at a shard drawn by
+-- hash from namespace and round, so that no rhythm of the claims can pass one over.
+-- for_claim locks the rows it returns; rows that others have locked do not count.
+declare
+  v_count  int := cardinality(claim_pick.namespaces);
+  v_slice  int := (claim_pick.batch + v_count - 1) / v_count;
+  v_need   int[] := '{}';  -- rows wanted, a namespace
+  v_got    int[];          -- rows found, a namespace
+  v_open   int[];          -- routes that may have more, a namespace
+  v_of     int[];          -- by route: its namespace,
+  v_queue  text[];         --   its name,
+  v_first  int[];          --   the shard its lanes start at,
+  v_routes int[];          --   how many routes were found beside it,
+  v_part   int[];          --   rows wanted,
+  v_have   int[];          --   rows found
+  v_route  int[];          -- by row: its route,
+  v_nth    int[];          --   its place in the route,
+  v_id     bigint[];
+  v_tid    tid[];
+  v_shard  int[];
+  v_after  timestamptz[];
+  v_tries  int[];
+  v_bytes  int[];
+  v_raised boolean;
+  v_left   int;
+  v_more   int;
+  v_turn   int := coalesce(claim_pick.turn % v_count, 0);
+begin
+  for i in 1 .. v_count loop
+    v_need[i] := least(claim_pick.headrooms[i], v_slice);
+  end loop;
+  loop
+    select array_agg(x.i), array_agg(x.task_queue), array_agg(x.first), array_agg(x.routes),
+           array_agg(case when x.nth <= x.need then (x.need - 1) / least(x.routes, x.need) + 1 else 0 end)
+    into v_of, v_queue, v_first, v_routes, v_part
+    from (
+      select u.i, u.need, r.task_queue, row_number() over w as nth, count(*) over (partition by u.i)::int as routes,
+             claim_pick.held[1 + (hashtextextended(u.namespace collate "C", u.round) & 9223372036854775807)
+                                 % cardinality(claim_pick.held)] as first
+      from unnest(claim_pick.namespaces, claim_pick.rounds, v_need) with ordinality as u(namespace, round, need, i)
+      cross join lateral (
+        select r.n, r.task_queue
+        from (select r.n, r.task_queue
+              from outbox.walk_routes(u.namespace, coalesce((
+                     select t.task_queue from outbox.route as t where t.namespace = u.namespace
+                     order by (t.node = claim_pick.node) desc, t.served_at desc limit 1), '')) as r
+              limit (claim_pick.config).max_routes) as r
+        where not exists (select from outbox.pause as p
+                          where p.namespace = u.namespace and p.task_queue = r.task_queue)
+          and not exists (select from outbox.pause as p
+                          where p.namespace is null and p.task_queue = r.task_queue)
+          and exists (select from outbox.walk_lanes(u.namespace, r.task_queue, 0, claim_pick.next_held) as l
+                      where l.head <= claim_pick.now)
+        limit u.need + 1
+      ) as r
+      window w as (partition by u.i order by r.n)
+      order by u.i, r.n
+    ) as x;
+    exit when v_of is null;
+
+    loop -- until each namespace has what it needs, or nothing more
+      if claim_pick.for_claim then
+        select array_agg(x.r), array_agg(x.id), array_agg(x.tid), array_agg(x.shard),
+               array_agg(x.visible_after), array_agg(x.attempt), array_agg(x.payload_bytes)
+        into v_route, v_id, v_tid, v_shard, v_after, v_tries, v_bytes
+        from (
+          select r.r, m.*
+          from unnest(v_of, v_queue, v_first, v_part) with ordinality as r(i, task_queue, first, part, r)
+          cross join lateral (
+            select l.n, p.*
+            from outbox.walk_lanes(claim_pick.namespaces[r.i], r.task_queue, r.first, claim_pick.next_held) as l
+            cross join lateral (
+              select p.id, p.ctid as tid, p.shard, p.visible_after, p.attempt, p.payload_bytes
+              from outbox.pending as p
+              where p.namespace = claim_pick.namespaces[r.i] and p.task_queue = r.task_queue
+                and p.shard = l.shard and p.visible_after <= claim_pick.now
+              order by p.visible_after, p.id limit r.part
+              for update skip locked
+            ) as p
+            where l.head <= claim_pick.now
+            limit r.part
+          ) as m
+          where r.part > 0
+          order by r.r, m.n, m.visible_after, m.id
+        ) as x;
+      else -- the same without the lock
+        select array_agg(x.r), array_agg(x.id), array_agg(x.tid), array_agg(x.shard),
+               array_agg(x.visible_after), array_agg(x.attempt), array_agg(x.payload_bytes)
+        into v_route, v_id, v_tid, v_shard, v_after, v_tries, v_bytes
+        from (
+          select r.r, m.*
+          from unnest(v_of, v_queue, v_first, v_part) with ordinality as r(i, task_queue, first, part, r)
+          cross join lateral (
+            select l.n, p.*
+            from outbox.walk_lanes(claim_pick.namespaces[r.i], r.task_queue, r.first, claim_pick.next_held) as l
+            cross join lateral (
+              select p.id, p.ctid as tid, p.shard, p.visible_after, p.attempt, p.payload_bytes
+              from outbox.pending as p
+              where p.namespace = claim_pick.namespaces[r.i] and p.task_queue = r.task_queue
+                and p.shard = l.shard and p.visible_after <= claim_pick.now
+              order by p.visible_after, p.id limit r.part
+            ) as p
+            where l.head <= claim_pick.now
+            limit r.part
+          ) as m
+          where r.part > 0
+          order by r.r, m.n, m.visible_after, m.id
+        ) as x;
+      end if;
+
+      v_have := array_fill(0, array[cardinality(v_of)]);
+      v_got := array_fill(0, array[v_count]);
+      v_open := array_fill(0, array[v_count]);
+      v_nth := '{}';
+      for k in 1 .. coalesce(cardinality(v_id), 0) loop
+        v_have[v_route[k]] := v_have[v_route[k]] + 1;
+        v_nth[k] := v_have[v_route[k]];
+        v_got[v_of[v_route[k]]] := v_got[v_of[v_route[k]]] + 1;
+      end loop;
+      for r in 1 .. cardinality(v_of) loop
+        v_open[v_of[r]] := v_open[v_of[r]] + (v_have[r] = v_part[r])::int;
+      end loop;
+      v_raised := false;
+      for r in 1 .. cardinality(v_of) loop
+        if v_have[r] = v_part[r] and v_got[v_of[r]] < v_need[v_of[r]] then
+          v_part[r] := v_part[r] + (v_need[v_of[r]] - v_got[v_of[r]] - 1) / v_open[v_of[r]] + 1;
+          v_raised := true;
+        end if;
+      end loop;
+      exit when not v_raised;
+    end loop;
+
+    v_left := claim_pick.batch;
+    v_more := 0;
+    for i in 1 .. v_count loop
+      v_left := v_left - least(v_got[i], v_need[i]);
+      v_more := v_more + (v_got[i] >= v_need[i] and v_need[i] < claim_pick.headrooms[i])::int;
+    end loop;
+    exit when v_left <= 0 or v_more = 0;
+    for i in 1 .. v_count loop
+      if v_got[i] >= v_need[i] then
+        v_need[i] := least(v_need[i] + (v_left - 1) / v_more + 1, claim_pick.headrooms[i]);
+      end if;
+    end loop;
+  end loop;
+
+  return query
+  with ranked as materialized (
+    select k.k, v_of[k.route] as i, k.bytes,
+           row_number() over (partition by v_of[k.route] order by k.nth, k.route) as rank
+    from unnest(v_route, v_nth, v_bytes) with ordinality as k(route, nth, bytes, k)
+  ), ordered as (
+    select r.k, r.rank, r.i,
+           row_number() over w as n,
+           coalesce(sum(r.bytes) over (w rows between unbounded preceding and 1 preceding), 0) as bytes_before
+    from ranked as r
+    where r.rank <= v_need[r.i]
+    window w as (order by r.rank,
+      -- A turn that max_bytes could cut short within rank 1 would pass over those
+      -- that it started behind: then the walk's own order stands, and goes on there.
+      case when claim_pick.max_bytes is null
+                or (select sum(f.bytes) from ranked as f where f.rank = 1) < claim_pick.max_bytes
+           then (r.i - 1 - v_turn + v_count) % v_count else r.i end)
+  )
+  select o.n::int, o.rank::int, case when o.rank <= v_slice then 1 else 2 end, v_id[o.k], v_tid[o.k],
+         claim_pick.namespaces[o.i], v_queue[v_route[o.k]], v_routes[v_route[o.k]],
+         v_shard[o.k], v_after[o.k], v_tries[o.k], v_bytes[o.k]
+  from ordered as o
+  where o.n <= claim_pick.batch and (claim_pick.max_bytes is null or o.bytes_before < claim_pick.max_bytes)
+  order by o.n;
+end $$;
+comment on function outbox.claim_pick is 'Which rows a claim takes from eligible namespaces, in order';
+revoke all on function outbox.claim_pick from public;
+-- <<< sql/functions/claim_pick.sql
+
+-- >>> sql/functions/lock_class.sql
+create or replace function outbox.lock_class()
+returns int
+language sql stable parallel safe
+-- The class of this outbox's advisory locks: the oid of outbox.pending (an oid is
+-- unsigned, hence the wrap), so that an application's own locks cannot collide.
+-- Keys 0 to 1023 are shards, negative ones are nodes (see node_lock).
+begin atomic
+  select (case when x.oid > 2147483647 then x.oid - 4294967296 else x.oid end)::int
+  from (select 'outbox.pending'::regclass::oid::bigint) as x(oid);
+end;
+comment on function outbox.lock_class is 'The class (first key) of the outbox''s advisory locks';
+revoke all on function outbox.lock_class from public;
+-- <<< sql/functions/lock_class.sql
+
+-- >>> sql/functions/node_lock.sql
+create or replace function outbox.node_lock(node text)
+returns int
+language sql immutable parallel safe
+-- The second key of a node's advisory lock: negative, so that it is no shard's. Two
+-- names that collide cost one of them an empty claim now and then, nothing else.
+begin atomic
+  select (-1 - (hashtextextended(node_lock.node collate "C", 0) & 2147483647))::int;
+end;
+comment on function outbox.node_lock is 'The key of a node''s advisory lock';
+revoke all on function outbox.node_lock from public;
+-- <<< sql/functions/node_lock.sql
+
+-- >>> sql/functions/claim_fair.sql
+-- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql lock_class.sql node_lock.sql
+create or replace function outbox.claim_fair(node text, shards int[], batch int, max_bytes bigint default null)
+returns table (id bigint, claim_token bigint, namespace text, task_queue text, dispatch_key text, shard int,
+               attempt int, content_type text, headers jsonb, payload bytea, lease_until timestamptz, pass int)
+language plpgsql security definer rows 100
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_material = off
+set enable_memoize = off
+set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+-- Claims up to batch due messages on these shards for this node, fairly: every active
+-- namespace gets its slice of the batch, capped by its headroom; what is left is shared
+-- out in rounds. With max_bytes the claim ends with the row that reaches it. Rows come
+-- back in the order of service. An empty result means nothing to do, or that another
+-- claim of the same node, or of all the shards, is under way: it never waits for one.
+--
+-- The order of the steps is what makes the quota hold. A claim first locks its shards;
+-- only statements that start after that, and so see every claim that held one of them
+-- before, count what is claimed. Hence read committed: an older snapshot would miss it.
+declare
+  v_config  outbox.config;
+  v_shards  int[];
+  v_class   int;
+  v_held    int[];
+  v_next    int[];
+  v_now     timestamptz;
+  v_cursor  text;        -- where the walk starts
+  v_round   bigint;
+  v_visited int;         -- how far it came
+  v_to      text;
+  v_wrapped boolean;
+  v_full    boolean;     -- it came past every namespace
+  v_names   text[];      -- the eligible ones, in the walk's order
+  v_rounds  bigint[];
+  v_rooms   int[];
+  v_idle    text[];      -- idle ones with more routes than one claim looks at,
+  v_idle_at text[];      --   and the last it looked at
+  v_id      bigint[];    -- the rows, in the order of service
+  v_tid     tid[];
+  v_of      text[];
+  v_queue   text[];
+  v_routes  int[];
+  v_shard   int[];
+  v_after   timestamptz[];
+  v_attempt int[];
+  v_bytes   int[];
+  v_pass    int[];
+  v_rank    int;         -- the highest of them
+  v_deleted int;
+  v_token   bigint;
+begin
+  -- 1. Arguments, and the transaction that this claim is part of.
+  if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    raise exception 'outbox.claim_fair: the transaction''s isolation is %', current_setting('transaction_isolation')
+      using errcode = 'OB002', hint = 'Call it in a transaction that begins with: begin isolation level read committed.';
+  end if;
+  select c.* into strict v_config from outbox.config as c;
+  v_shards := outbox.check_claim('claim_fair', claim_fair.node, claim_fair.shards, claim_fair.batch, v_config);
+  if claim_fair.max_bytes <= 0 or cardinality(v_shards) = 0 then
+    return;
+  end if;
+  if current_setting('idle_in_transaction_session_timeout')::interval not between '1 ms' and v_config.claim_idle_timeout then
+    -- A claim left open would hold its shards: it may not stay open for long.
+    perform set_config('idle_in_transaction_session_timeout',
+                       (extract(epoch from v_config.claim_idle_timeout) * 1000)::bigint::text, true);
+  end if;
+
+  -- 2. The node's lock, then those of the shards; all are given back at commit.
+  v_class := outbox.lock_class();
+  if not pg_try_advisory_xact_lock(v_class, outbox.node_lock(claim_fair.node)) then
+    return;
+  end if;
+  select array_agg(s.shard) into v_held
+  from unnest(v_shards) as s(shard) where pg_try_advisory_xact_lock(v_class, s.shard);
+  if v_held is null then
+    return;
+  end if;
+  v_next := outbox.next_held(v_held, v_config.shard_count);
+  v_now := clock_timestamp();
+
+  -- 3. Whom to serve. A node that has never claimed goes on where any other is, so
+  -- that nodes that live for one sweep rotate too.
+  select w.namespace, w.round into v_cursor, v_round
+  from outbox.walk as w order by (w.node = claim_fair.node) desc, w.claimed_at desc limit 1;
+  if not found then
+    v_cursor := '';
+    v_round := 0;
+  end if;
+  select count(*), (array_agg(w.namespace order by w.ord desc))[1], coalesce(bool_or(w.wrapped), false),
+         array_agg(w.namespace order by w.ord) filter (where w.verdict = 'eligible'),
+         array_agg(w.round order by w.ord) filter (where w.verdict = 'eligible'),
+         array_agg(w.headroom order by w.ord) filter (where w.verdict = 'eligible'),
+         array_agg(w.namespace order by w.ord) filter (where w.route_at is not null),
+         array_agg(w.route_at order by w.ord) filter (where w.route_at is not null)
+  into v_visited, v_to, v_wrapped, v_names, v_rounds, v_rooms, v_idle, v_idle_at
+  from outbox.claim_walk(claim_fair.node, v_next, cardinality(v_held), claim_fair.batch, v_cursor, v_round, v_now,
+                         null, true, v_config) as w;
+  v_full := v_visited < v_config.max_visits and coalesce(cardinality(v_names), 0) < claim_fair.batch;
+
+  -- 4. Which rows.
+  if v_names is not null then
+    select array_agg(p.id order by p.n), array_agg(p.tid order by p.n), array_agg(p.namespace order by p.n),
+           array_agg(p.task_queue order by p.n), array_agg(p.routes order by p.n), array_agg(p.shard order by p.n),
+           array_agg(p.visible_after order by p.n), array_agg(p.attempt order by p.n),
+           array_agg(p.payload_bytes order by p.n), array_agg(p.pass order by p.n), max(p.rank)
+    into v_id, v_tid, v_of, v_queue, v_routes, v_shard, v_after, v_attempt, v_bytes, v_pass, v_rank
+    from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_held, v_next, claim_fair.batch,
+                           claim_fair.max_bytes, case when v_full then v_round end, v_now, true, v_config) as p;
+  end if;
+
+  -- 5. Where the next claim goes on: behind the last namespace that the walk came to,
+  -- or, where max_bytes ended the claim within rank 1, behind the last one served. A
+  -- walk all around that served none leaves everything as it is.
+  if v_rank = 1 and claim_fair.max_bytes <= (select sum(b.bytes) from unnest(v_bytes) as b(bytes)) then
+    v_to := v_of[cardinality(v_of)];
+    v_wrapped := v_to <= v_cursor;
+  end if;
+  if v_id is not null or not v_full then
+    insert into outbox.walk as w (node, namespace, round, claimed_at, claimed)
+    values (claim_fair.node, v_to, v_round + v_wrapped::int, v_now, coalesce(cardinality(v_id), 0))
+    on conflict on constraint walk_pkey do update
+      set namespace = excluded.namespace, round = excluded.round, claimed_at = excluded.claimed_at,
+          claimed = excluded.claimed;
+  end if;
+  if v_idle is not null or 1 < any (v_routes) then
+    insert into outbox.route as t (namespace, node, task_queue, served_at)
+    select x.namespace, claim_fair.node, x.task_queue, v_now
+    from (select distinct on (u.namespace collate "C") u.namespace, u.task_queue
+          from unnest(v_of, v_queue, v_routes) with ordinality as u(namespace, task_queue, routes, n)
+          where u.routes > 1
+          order by u.namespace collate "C", u.n desc) as x
+    union all
+    select i.namespace, claim_fair.node, i.task_queue, v_now
+    from unnest(v_idle, v_idle_at) as i(namespace, task_queue)
+    on conflict on constraint route_pkey do update
+      set task_queue = excluded.task_queue, served_at = excluded.served_at
+      where t.task_queue <> excluded.task_queue;
+  end if;
+  if v_id is null then
+    return;
+  end if;
+
+  -- 6. Move the rows, and return them with their cold side.
+  delete from outbox.pending as p where p.ctid = any (v_tid);
+  get diagnostics v_deleted = row_count;
+  if v_deleted <> cardinality(v_id) then
+    raise exception 'outbox.claim_fair: locked % rows and found % of them again', cardinality(v_id), v_deleted
+      using errcode = 'internal_error';
+  end if;
+  v_token := nextval('outbox.claim_token');
+  insert into outbox.claimed as c (id, namespace, task_queue, shard, visible_after, attempt, payload_bytes,
+                                   claim_token, claimed_by, claimed_at, lease_until)
+  select u.id, u.namespace, u.task_queue, u.shard, u.visible_after,
+         least(u.attempt, 2147483646) + 1, -- a charge on the last attempt there is must not raise
+         u.payload_bytes, v_token, claim_fair.node, v_now, v_now + v_config.lease
+  from unnest(v_id, v_of, v_queue, v_shard, v_after, v_attempt, v_bytes)
+       as u(id, namespace, task_queue, shard, visible_after, attempt, payload_bytes);
+  return query
+  select m.id, v_token, m.namespace, m.task_queue, m.dispatch_key, u.shard, least(u.attempt, 2147483646) + 1,
+         m.content_type, m.headers, m.payload, v_now + v_config.lease, u.pass
+  from unnest(v_id, v_shard, v_attempt, v_pass) with ordinality as u(id, shard, attempt, pass, n)
+  join outbox.message as m on m.id = u.id
+  order by u.n;
+end $$;
+comment on function outbox.claim_fair is 'Claims due messages, fairly over namespaces; see \sf outbox.claim_fair';
+revoke all on function outbox.claim_fair from public;
+-- <<< sql/functions/claim_fair.sql
+
+-- >>> sql/functions/clear_quota.sql
+-- requires: check_key.sql
+create or replace function outbox.clear_quota(namespace text)
+returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Goes back to the default quota, not strict. False: the namespace had no other.
+begin
+  perform outbox.check_key('clear_quota', 'namespace', clear_quota.namespace);
+  delete from outbox.namespace as n where n.namespace = clear_quota.namespace;
+  return found;
+end $$;
+comment on function outbox.clear_quota is 'Gives a namespace the default quota again';
+revoke all on function outbox.clear_quota from public;
+-- <<< sql/functions/clear_quota.sql
+
+-- >>> sql/functions/lock_claimed.sql
+create or replace function outbox.lock_claimed(ids bigint[], tokens bigint[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Locks the claimed messages whose claim token is still the one shown (INV-9), in the
+-- order of their ids, so that settles never deadlock; returns their ids.
+begin
+  return (
+    select coalesce(array_agg(x.id), '{}')
+    from (select c.id
+          from (select distinct u.id, u.token from unnest(lock_claimed.ids, lock_claimed.tokens) as u(id, token)) as u
+          join outbox.claimed as c on c.id = u.id and c.claim_token = u.token
+          order by c.id
+          for update of c) as x
+  );
+end $$;
+comment on function outbox.lock_claimed is 'Locks claimed messages by id and claim token; the ids found';
+revoke all on function outbox.lock_claimed from public;
+-- <<< sql/functions/lock_claimed.sql
+
+-- >>> sql/functions/complete.sql
+-- requires: check_settle.sql lock_claimed.sql
+create or replace function outbox.complete(ids bigint[], tokens bigint[])
+returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+-- Settles delivered messages as done, in the caller's transaction: a consumer that does
+-- its work in the same one has exactly-once effects. Returns the ids settled; the rest
+-- were lost: claimed anew, cancelled, or settled already.
+declare
+  v_ids bigint[];
+  v_now timestamptz;
+begin
+  perform outbox.check_settle('complete', complete.ids, complete.tokens);
+  v_ids := outbox.lock_claimed(complete.ids, complete.tokens);
+  v_now := clock_timestamp();
+  return query
+  with c as (
+    delete from outbox.claimed as d where d.id = any (v_ids)
+    returning d.id, d.namespace, d.task_queue, d.shard, d.attempt, d.claimed_by
+  )
+  insert into outbox.settled as s (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+  select c.id, c.namespace, c.task_queue, c.shard, 'done', c.attempt, v_now, c.claimed_by
+  from c
+  returning s.id;
+end $$;
+comment on function outbox.complete is 'Settles delivered messages as done; the ids settled, the rest were lost';
+revoke all on function outbox.complete from public;
+-- <<< sql/functions/complete.sql
+
+-- >>> sql/functions/config_guard.sql
+create or replace function outbox.config_guard()
+returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- Keeps shard_count as it is once a message exists: stored shards would no longer
+-- match, and a key's shard must not change while it is in flight.
+begin
+  if tg_op = 'DELETE' then
+    raise exception 'outbox.config must keep its one row'
+      using errcode = 'OB005', hint = 'Update it instead.';
+  end if;
+  if new.shard_count <> old.shard_count and exists (select from outbox.message) then
+    raise exception 'shard_count is fixed at % once a message exists', old.shard_count
+      using errcode = 'OB005', hint = 'Drain and prune the outbox first.';
+  end if;
+  return new;
+end $$;
+comment on function outbox.config_guard is 'Trigger: fixes shard_count once a message exists';
+revoke all on function outbox.config_guard from public;
+create or replace trigger config_guard before update or delete on outbox.config
+  for each row execute function outbox.config_guard();
+-- <<< sql/functions/config_guard.sql
+
+-- >>> sql/functions/settings.sql
+create or replace function outbox.settings()
+returns outbox.config
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  -- The settings in force; configure() changes them.
+  select c from outbox.config as c;
+$$;
+comment on function outbox.settings is 'The settings in force';
+revoke all on function outbox.settings from public;
+-- <<< sql/functions/settings.sql
+
+-- >>> sql/functions/configure.sql
+-- requires: bad_argument.sql settings.sql
+create or replace function outbox.configure(settings jsonb)
+returns outbox.config
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Changes the settings named by the keys of a JSON object, as in
+-- configure('{"lease": "30 s", "default_quota": 100}'), and returns all of them. Claims
+-- use them from the next one on. shard_count is fixed once a message exists.
+declare
+  v_unknown text;
+begin
+  if jsonb_typeof(configure.settings) is distinct from 'object' then
+    perform outbox.bad_argument('configure', 'settings', 'is not a JSON object', 'Give an object of settings and their values.');
+  end if;
+  select string_agg(k.name, ', ') into v_unknown
+  from jsonb_object_keys(configure.settings) as k(name)
+  where k.name = 'singleton'
+     or not exists (select from pg_attribute as a
+                    where a.attrelid = 'outbox.config'::regclass and a.attname = k.name and a.attnum > 0 and not a.attisdropped);
+  if v_unknown is not null then
+    perform outbox.bad_argument('configure', 'settings', format('has no setting %s', v_unknown),
+      'select * from outbox.settings() lists them.');
+  end if;
+  update outbox.config as c
+  set (shard_count, default_quota, lease, max_attempts, retry_base, retry_multiplier, retry_cap, retry_jitter,
+       max_payload_bytes, max_batch, max_visits, max_routes, count_cap, claim_idle_timeout, node_lapse, retention)
+    = (select n.shard_count, n.default_quota, n.lease, n.max_attempts, n.retry_base, n.retry_multiplier, n.retry_cap,
+              n.retry_jitter, n.max_payload_bytes, n.max_batch, n.max_visits, n.max_routes, n.count_cap,
+              n.claim_idle_timeout, n.node_lapse, n.retention
+       from jsonb_populate_record(c, configure.settings) as n);
+  return outbox.settings();
+end $$;
+comment on function outbox.configure is 'Changes settings by a JSON object; all of them';
+revoke all on function outbox.configure from public;
+-- <<< sql/functions/configure.sql
+
+-- >>> sql/functions/count_due.sql
+-- requires: walk_routes.sql walk_lanes.sql
+create or replace function outbox.count_due(namespace text, next_held int[], now timestamptz, cap int)
+returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- How many messages of a namespace are due on held shards; counts no further than cap.
+begin
+  return (
+    select count(*)
+    from (select
+          from outbox.walk_routes(count_due.namespace, '') as r
+          cross join lateral outbox.walk_lanes(count_due.namespace, r.task_queue, 0, count_due.next_held) as l
+          cross join lateral (
+            select from outbox.pending as p
+            where p.namespace = count_due.namespace and p.task_queue = r.task_queue and p.shard = l.shard
+              and p.visible_after <= count_due.now
+            limit count_due.cap
+          ) as p
+          limit count_due.cap) as x
+  );
+end $$;
+comment on function outbox.count_due is 'Due messages of a namespace on held shards, up to a cap';
+revoke all on function outbox.count_due from public;
+-- <<< sql/functions/count_due.sql
+
+-- >>> sql/functions/shard_of.sql
+create or replace function outbox.shard_of(dispatch_key text, shard_count int)
+returns int
+language sql immutable parallel safe
+-- The shard of a dispatch key: 0 to shard_count - 1, evenly spread. It is computed
+-- once, at enqueue, and stored, so that a restore on another platform moves nothing.
+-- The "C" collation keeps the hash apart from the database's own.
+begin atomic
+  select ((hashtextextended(shard_of.dispatch_key collate "C", 0) & 9223372036854775807) % shard_of.shard_count)::int;
+end;
+comment on function outbox.shard_of is 'The shard that a dispatch key hashes to';
+revoke all on function outbox.shard_of from public;
+-- <<< sql/functions/shard_of.sql
+
+-- >>> sql/functions/enqueue.sql
+-- requires: bad_argument.sql check_key.sql shard_of.sql
+create or replace function outbox.enqueue(
+  namespace text, task_queue text, dispatch_key text, payload bytea,
+  content_type text default 'application/json', headers jsonb default '{}', delay interval default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Writes one message in the caller's transaction; it is due when that commits, or
+-- delay after this call where one is given (after the call, not after the
+-- transaction's start). Returns its id, or null where this namespace has a message
+-- with this key already (INV-3). Not strict: a null argument is an error, never
+-- a message that was not written.
+declare
+  v_now    timestamptz := clock_timestamp();
+  v_config outbox.config;
+  v_due    timestamptz;
+  v_owner  text;
+  v_id     bigint;
+begin
+  perform outbox.check_key('enqueue', 'namespace', enqueue.namespace);
+  perform outbox.check_key('enqueue', 'task_queue', enqueue.task_queue);
+  perform outbox.check_key('enqueue', 'dispatch_key', enqueue.dispatch_key);
+  if enqueue.payload is null then
+    perform outbox.bad_argument('enqueue', 'payload', 'is null', 'Give bytes; an empty payload is ''''::bytea.');
+  end if;
+  if coalesce(octet_length(enqueue.content_type), 0) not between 1 and 256 then
+    perform outbox.bad_argument('enqueue', 'content_type', 'is null, empty or too long', 'Give 1 to 256 bytes of text.');
+  end if;
+  if jsonb_typeof(enqueue.headers) is distinct from 'object' then
+    perform outbox.bad_argument('enqueue', 'headers', 'is not a JSON object', 'Give an object; for none, ''{}''.');
+  end if;
+  select c.* into strict v_config from outbox.config as c;
+  if octet_length(enqueue.payload) > v_config.max_payload_bytes then
+    raise exception 'outbox.enqueue: payload has % bytes, the limit is %',
+        octet_length(enqueue.payload), v_config.max_payload_bytes
+      using errcode = 'OB004', hint = 'Store it elsewhere and enqueue a reference, or raise outbox.config.max_payload_bytes.';
+  end if;
+  -- A delay from a clock that has run on may be negative; one out of all bounds must not overflow.
+  v_due := v_now + least(greatest(enqueue.delay, '0'), '1000 years'); -- both skip a null: due now
+  loop
+    with m as (
+      insert into outbox.message as n (namespace, task_queue, dispatch_key, content_type, headers, payload, created_at)
+      values (enqueue.namespace, enqueue.task_queue, enqueue.dispatch_key, enqueue.content_type,
+              enqueue.headers, enqueue.payload, v_now)
+      on conflict on constraint message_dispatch_key_key do nothing
+      returning n.id
+    )
+    insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, payload_bytes)
+    select m.id, enqueue.namespace, enqueue.task_queue,
+           outbox.shard_of(enqueue.dispatch_key, v_config.shard_count), v_due,
+           octet_length(enqueue.payload)
+    from m
+    returning p.id into v_id;
+    if found then
+      return v_id;
+    end if;
+    -- A new statement, so that it sees what the insert ran into. It may be pruned by
+    -- now: then there is no such message any more, and the key is free.
+    select m.namespace into v_owner from outbox.message as m where m.dispatch_key = enqueue.dispatch_key;
+    if found then
+      if v_owner <> enqueue.namespace then
+        raise exception 'outbox.enqueue: dispatch_key % belongs to another namespace', quote_literal(enqueue.dispatch_key)
+          using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: put the namespace into the key.';
+      end if;
+      return null;
+    end if;
+  end loop;
+end $$;
+comment on function outbox.enqueue is 'Writes a message in this transaction; its id, or null for a duplicate';
+revoke all on function outbox.enqueue from public;
+-- <<< sql/functions/enqueue.sql
+
+-- >>> sql/functions/enqueue_batch.sql
+-- requires: bad_argument.sql shard_of.sql
+create or replace function outbox.enqueue_batch(
+  namespaces text[], task_queues text[], dispatch_keys text[], payloads bytea[],
+  content_types text[] default null, headers jsonb[] default null, delays interval[] default null)
+returns table (ord int, id bigint)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_nestloop = off -- joins are among unnested arrays: nested loops would be quadratic
+set enable_seqscan = off
+set jit = off
+as $$
+-- enqueue() for many messages: one row back for each, by its place in the arrays, 1
+-- the first; id is null for a duplicate, of a message that exists or of one before it
+-- in the same batch. A bad element or a key of another namespace raises, with its
+-- positions, and writes nothing. Rows are written in the order of their keys, so
+-- that two batches with the same keys wait for each other and never deadlock.
+declare
+  v_now    timestamptz := clock_timestamp();
+  v_config outbox.config;
+  v_count  int := cardinality(enqueue_batch.dispatch_keys);
+  v_bad    record;
+  v_again  text[];  -- keys to write once more; null: all
+  v_keys   text[] := '{}';
+  v_ids    bigint[] := '{}';
+  v_newkeys text[];
+  v_newids  bigint[];
+begin
+  if enqueue_batch.namespaces is null or enqueue_batch.task_queues is null
+     or enqueue_batch.dispatch_keys is null or enqueue_batch.payloads is null then
+    perform outbox.bad_argument('enqueue_batch', 'namespaces, task_queues, dispatch_keys or payloads',
+      'is null', 'Give four arrays of one length.');
+  end if;
+  select x.name, x.len into v_bad
+  from (values ('namespaces', cardinality(enqueue_batch.namespaces)),
+               ('task_queues', cardinality(enqueue_batch.task_queues)),
+               ('payloads', cardinality(enqueue_batch.payloads)),
+               ('content_types', cardinality(enqueue_batch.content_types)),
+               ('headers', cardinality(enqueue_batch.headers)),
+               ('delays', cardinality(enqueue_batch.delays))) as x(name, len)
+  where x.len <> v_count limit 1;
+  if found then
+    perform outbox.bad_argument('enqueue_batch', v_bad.name,
+      format('has %s elements, dispatch_keys has %s', v_bad.len, v_count), 'Give arrays of one length.');
+  end if;
+  select c.* into strict v_config from outbox.config as c;
+
+  select x.* into v_bad
+  from (
+    select u.ord, octet_length(u.payload) as bytes,
+           case when coalesce(octet_length(u.namespace), 0) not between 1 and 512 then 'namespaces'
+                when coalesce(octet_length(u.task_queue), 0) not between 1 and 512 then 'task_queues'
+                when coalesce(octet_length(u.dispatch_key), 0) not between 1 and 512 then 'dispatch_keys'
+                when u.payload is null then 'payloads'
+                when octet_length(u.payload) > v_config.max_payload_bytes then 'large'
+                when octet_length(u.content_type) not between 1 and 256 then 'content_types'
+                when jsonb_typeof(u.header) <> 'object' then 'headers'
+           end as argument
+    from unnest(enqueue_batch.namespaces, enqueue_batch.task_queues, enqueue_batch.dispatch_keys,
+                enqueue_batch.payloads, enqueue_batch.content_types, enqueue_batch.headers) with ordinality
+         as u(namespace, task_queue, dispatch_key, payload, content_type, header, ord)
+  ) as x
+  where x.argument is not null
+  order by x.ord limit 1;
+  if v_bad.argument = 'large' then
+    raise exception 'outbox.enqueue_batch: payloads[%] has % bytes, the limit is %',
+        v_bad.ord, v_bad.bytes, v_config.max_payload_bytes
+      using errcode = 'OB004', hint = 'Store it elsewhere and enqueue a reference, or raise outbox.config.max_payload_bytes.';
+  elsif found then
+    perform outbox.bad_argument('enqueue_batch', format('%s[%s]', v_bad.argument, v_bad.ord), 'is null or not usable',
+      'Names and keys have 1 to 512 bytes, content types 1 to 256; payloads are bytes; headers are JSON objects.');
+  end if;
+
+  loop
+    with u as materialized (
+      select distinct on (u.dispatch_key collate "C") u.*
+      from unnest(enqueue_batch.namespaces, enqueue_batch.task_queues, enqueue_batch.dispatch_keys,
+                  enqueue_batch.payloads, enqueue_batch.content_types, enqueue_batch.headers,
+                  enqueue_batch.delays) with ordinality
+           as u(namespace, task_queue, dispatch_key, payload, content_type, header, delay, ord)
+      where v_again is null or u.dispatch_key = any (v_again)
+      order by u.dispatch_key collate "C", u.ord
+    ), m as (
+      insert into outbox.message as n (namespace, task_queue, dispatch_key, content_type, headers, payload, created_at)
+      select u.namespace, u.task_queue, u.dispatch_key, coalesce(u.content_type, 'application/json'),
+             coalesce(u.header, '{}'), u.payload, v_now
+      from u
+      on conflict on constraint message_dispatch_key_key do nothing
+      returning n.id, n.namespace, n.task_queue, n.dispatch_key, octet_length(n.payload) as bytes
+    ), p as (
+      insert into outbox.pending as q (id, namespace, task_queue, shard, visible_after, payload_bytes)
+      select m.id, m.namespace, m.task_queue, outbox.shard_of(m.dispatch_key, v_config.shard_count),
+             v_now + least(greatest(u.delay, '0'), '1000 years'), m.bytes
+      from m join u on u.dispatch_key = m.dispatch_key
+    )
+    select array_agg(m.dispatch_key), array_agg(m.id) into v_newkeys, v_newids from m;
+    v_keys := v_keys || v_newkeys;
+    v_ids := v_ids || v_newids;
+
+    -- What the insert ran into, in a new statement, as in enqueue. The look-up is a
+    -- scalar one, by the key's index: a join could read every message there is.
+    select array_agg(x.ord order by x.ord) filter (where x.owner <> x.namespace) as foreigners,
+           array_agg(x.dispatch_key) filter (where x.owner is null) as pruned
+    into v_bad
+    from (select u.ord, u.namespace, u.dispatch_key,
+                 (select m.namespace from outbox.message as m where m.dispatch_key = u.dispatch_key) as owner
+          from unnest(enqueue_batch.namespaces, enqueue_batch.dispatch_keys) with ordinality
+               as u(namespace, dispatch_key, ord)) as x;
+    if v_bad.foreigners is not null then
+      raise exception 'outbox.enqueue_batch: dispatch_keys at positions % belong to another namespace',
+          array_to_string(v_bad.foreigners[1:20], ', ')
+          || case when cardinality(v_bad.foreigners) > 20 then ', ...' else '' end
+        using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: put the namespace into the key.';
+    end if;
+    v_again := v_bad.pruned;
+    exit when v_again is null;
+  end loop;
+
+  return query
+  select u.ord::int, case when u.nth = 1 then d.id end
+  from (select k.ord, k.dispatch_key, row_number() over (partition by k.dispatch_key order by k.ord) as nth
+        from unnest(enqueue_batch.dispatch_keys) with ordinality as k(dispatch_key, ord)) as u
+  left join unnest(v_keys, v_ids) as d(dispatch_key, id) on d.dispatch_key = u.dispatch_key
+  order by u.ord;
+end $$;
+comment on function outbox.enqueue_batch is 'Writes many messages in this transaction; the id of each, or null for a duplicate';
+revoke all on function outbox.enqueue_batch from public;
+-- <<< sql/functions/enqueue_batch.sql
+
+-- >>> sql/functions/enqueue_json.sql
+-- requires: enqueue.sql
+create or replace function outbox.enqueue_json(
+  namespace text, task_queue text, dispatch_key text, payload jsonb,
+  headers jsonb default '{}', delay interval default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- enqueue() for a payload at hand as jsonb: in psql, in a trigger. jsonb rewrites what
+-- it is given (spaces, order of keys, duplicates), so signed bodies go through enqueue().
+begin
+  return outbox.enqueue(enqueue_json.namespace, enqueue_json.task_queue, enqueue_json.dispatch_key,
+    convert_to(enqueue_json.payload::text, 'UTF8'), 'application/json', enqueue_json.headers, enqueue_json.delay);
+end $$;
+comment on function outbox.enqueue_json is 'enqueue() with a jsonb payload';
+revoke all on function outbox.enqueue_json from public;
+-- <<< sql/functions/enqueue_json.sql
+
+-- >>> sql/functions/time_text.sql
+create or replace function outbox.time_text(at timestamptz, now timestamptz)
+returns text
+language sql stable
+-- A time as a person reads it beside now, in the session's time zone.
+begin atomic
+  select case
+    when not isfinite(time_text.at) then 'never'
+    when time_text.at::date = time_text.now::date then to_char(time_text.at, 'HH24:MI:SS')
+    else to_char(time_text.at, 'YYYY-MM-DD HH24:MI:SS')
+  end;
+end;
+comment on function outbox.time_text is 'A time as text, short when it is today';
+revoke all on function outbox.time_text from public;
+-- <<< sql/functions/time_text.sql
+
+-- >>> sql/functions/pause_text.sql
+-- requires: time_text.sql
+create or replace function outbox.pause_text(pause outbox.pause, now timestamptz)
+returns text
+language sql stable
+-- Who paused what, since when and why: paused by ops since 12:10:00, "provider down".
+begin atomic
+  select case when (pause_text.pause).namespace is not null and (pause_text.pause).task_queue is not null
+              then format('route %s is paused', quote_literal((pause_text.pause).task_queue))
+              when (pause_text.pause).task_queue is not null
+              then format('route %s of all is paused', quote_literal((pause_text.pause).task_queue))
+              when (pause_text.pause).namespace is not null then 'paused'
+              else 'everything is paused' end
+         || format(' by %s since %s', (pause_text.pause).by, outbox.time_text((pause_text.pause).since, pause_text.now))
+         || coalesce(format(', "%s"', (pause_text.pause).note), '');
+end;
+comment on function outbox.pause_text is 'A pause as text';
+revoke all on function outbox.pause_text from public;
+-- <<< sql/functions/pause_text.sql
+
+-- >>> sql/functions/hold_reason.sql
+-- requires: time_text.sql pause_text.sql walk_routes.sql walk_lanes.sql
+create or replace function outbox.hold_reason(
+  namespace text, verdict text, claimed int, ceiling int, is_strict boolean, next_held int[], now timestamptz)
+returns text
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Why a claim takes nothing from a namespace, given claim_walk's verdict on it; null
+-- where it is eligible.
+declare
+  v_next timestamptz;
+  v_text text;
+begin
+  case hold_reason.verdict
+  when 'paused' then
+    return (select outbox.pause_text(p, hold_reason.now) from outbox.pause as p
+            where p.task_queue is null and (p.namespace = hold_reason.namespace or p.namespace is null)
+            order by p.namespace nulls last limit 1);
+  when 'ceiling' then
+    return case when hold_reason.ceiling = 0 then 'its quota is 0, which holds everything'
+                when hold_reason.is_strict
+                then format('at its quota, %s of %s, strict', hold_reason.claimed, hold_reason.ceiling)
+                else format('at its ceiling, %s of %s', hold_reason.claimed, hold_reason.ceiling) end;
+  when 'locked' then
+    return 'strict, and another claim is counting its quota';
+  when 'idle' then
+    select min(l.head) filter (where p.pause is null),
+           string_agg(distinct outbox.pause_text(p.pause, hold_reason.now), '; ') filter (where l.head <= hold_reason.now)
+    into v_next, v_text
+    from outbox.walk_routes(hold_reason.namespace, '') as r
+    cross join lateral outbox.walk_lanes(hold_reason.namespace, r.task_queue, 0, hold_reason.next_held) as l
+    left join lateral (
+      select p as pause from outbox.pause as p
+      where p.task_queue = r.task_queue and (p.namespace = hold_reason.namespace or p.namespace is null)
+      order by p.namespace nulls last limit 1
+    ) as p on true;
+    return case when v_text is not null then v_text
+                when v_next is not null then format('nothing due until %s', outbox.time_text(v_next, hold_reason.now))
+                else 'nothing pending on these shards' end;
+  else
+    return null;
+  end case;
+end $$;
+comment on function outbox.hold_reason is 'Why a claim takes nothing from a namespace';
+revoke all on function outbox.hold_reason from public;
+-- <<< sql/functions/hold_reason.sql
+
+-- >>> sql/functions/lock_holders.sql
+-- requires: node_lock.sql
+create or replace function outbox.lock_holders(node text)
+returns table (shard int, pid int, session text)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- Who holds locks of this outbox, other than this session: those of shards, and that of
+-- the node (shard null).
+begin
+  return query
+  select case when l.objid < 2147483648 then l.objid::bigint::int end, l.pid,
+         format('pid %s (%s)', l.pid, concat_ws(', ', nullif(a.application_name, ''), a.usename))
+  from pg_locks as l
+  left join pg_stat_activity as a on a.pid = l.pid
+  where l.locktype = 'advisory' and l.classid = 'outbox.pending'::regclass and l.objsubid = 2 and l.granted
+    and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+    and l.pid <> pg_backend_pid()
+    and (l.objid < 2147483648 or l.objid::bigint = outbox.node_lock(lock_holders.node)::bigint + 4294967296);
+end $$;
+comment on function outbox.lock_holders is 'Other sessions that hold shards, or this node''s lock';
+revoke all on function outbox.lock_holders from public;
+-- <<< sql/functions/lock_holders.sql
+
+-- >>> sql/functions/explain_claim.sql
+-- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql hold_reason.sql count_due.sql lock_holders.sql
+create or replace function outbox.explain_claim(
+  node text, shards int[], batch int, max_bytes bigint default null, "only" text default null)
+returns table (namespace text, due bigint, claimed int, quota int, ceiling int, headroom int, slice int,
+               pass1 int, pass2 int, reason text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- What claim_fair with these arguments would do now, and why: a row for each namespace
+-- that it would visit, in the order of the walk. It runs the same plan (claim_walk and
+-- claim_pick), writes nothing and takes no lock. "only" answers for one namespace,
+-- wherever the walk stands. due counts no further than config.count_cap. What stands in
+-- the way of the claim itself comes first, in rows without a namespace.
+declare
+  v_config outbox.config;
+  v_shards int[];
+  v_held   int[];
+  v_next   int[];
+  v_now    timestamptz := clock_timestamp();
+  v_to     text;
+  v_turn   bigint;
+  v_row    record;
+begin
+  select c.* into strict v_config from outbox.config as c;
+  v_shards := outbox.check_claim('explain_claim', explain_claim.node, explain_claim.shards, explain_claim.batch, v_config);
+  v_held := v_shards;
+  for v_row in
+    select h.pid, h.session, bool_or(h.shard is null) as is_node,
+           array_agg(h.shard order by h.shard) filter (where h.shard = any (v_shards)) as shards
+    from outbox.lock_holders(explain_claim.node) as h
+    group by h.pid, h.session order by h.pid
+  loop
+    if v_row.is_node then
+      reason := format('the claim would be empty: node %s is claiming in %s', quote_literal(explain_claim.node), v_row.session);
+      return next;
+    end if;
+    if v_row.shards is not null then
+      v_held := array(select s.shard from unnest(v_held) as s(shard) where s.shard <> all (v_row.shards));
+      reason := format('shards %s are held by %s and left out', array_to_string(v_row.shards, ', '), v_row.session);
+      return next;
+    end if;
+  end loop;
+  if explain_claim.max_bytes <= 0 then
+    reason := format('the claim would be empty: max_bytes is %s', explain_claim.max_bytes);
+    return next;
+    return;
+  elsif cardinality(v_held) = 0 then
+    reason := 'the claim would be empty: it has no shards';
+    return next;
+    return;
+  end if;
+  v_next := outbox.next_held(v_held, v_config.shard_count);
+
+  select w.namespace, w.round into v_to, v_turn
+  from outbox.walk as w order by (w.node = explain_claim.node) desc, w.claimed_at desc limit 1;
+  if not found then
+    v_to := '';
+    v_turn := 0;
+  end if;
+  for v_row in
+    with walk as materialized (
+      select * from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), explain_claim.batch,
+                                      v_to, v_turn, v_now, null, false, v_config)
+    ), eligible as materialized (
+      select array_agg(w.namespace order by w.ord) as names, array_agg(w.round order by w.ord) as rounds,
+             array_agg(w.headroom order by w.ord) as rooms, count(*)::int as active,
+             count(*) < explain_claim.batch and (select count(*) from walk) < v_config.max_visits as is_full
+      from walk as w where w.verdict = 'eligible'
+    ), pick as materialized (
+      select p.namespace, count(*) filter (where p.pass = 1) as pass1, count(*) filter (where p.pass = 2) as pass2
+      from eligible as e
+      cross join lateral outbox.claim_pick(explain_claim.node, e.names, e.rounds, e.rooms, v_held, v_next,
+        explain_claim.batch, explain_claim.max_bytes, case when e.is_full then v_turn end, v_now, false, v_config) as p
+      where e.active > 0
+      group by p.namespace
+    ), visited as (
+      select w.* from walk as w
+      union all -- the one asked for, if the walk ends before it
+      select o.* from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), 1, v_to, v_turn, v_now,
+                                        explain_claim."only", false, v_config) as o
+      where explain_claim."only" is not null
+        and not exists (select from walk as w where w.namespace = explain_claim."only")
+    )
+    select v.*, e.active, coalesce(p.pass1, 0) as pass1, coalesce(p.pass2, 0) as pass2
+    from visited as v
+    cross join eligible as e
+    left join pick as p on p.namespace = v.namespace
+    where explain_claim."only" is null or v.namespace = explain_claim."only"
+    order by v.ord
+  loop
+    namespace := v_row.namespace;
+    due := outbox.count_due(v_row.namespace, v_next, v_now, v_config.count_cap);
+    claimed := v_row.claimed;
+    quota := v_row.quota;
+    ceiling := v_row.ceiling;
+    headroom := v_row.headroom;
+    slice := case when v_row.active > 0 then (explain_claim.batch - 1) / v_row.active + 1 end;
+    pass1 := v_row.pass1;
+    pass2 := v_row.pass2;
+    reason := coalesce(
+      outbox.hold_reason(v_row.namespace, v_row.verdict, v_row.claimed, v_row.ceiling, v_row.is_strict, v_next, v_now),
+      case when pass1 + pass2 = 0 then 'not reached this sweep'
+           else format('served %s of %s%s', pass1 + pass2, due, case when due >= v_config.count_cap then ' or more' else '' end)
+                || case when pass1 + pass2 >= due then ''
+                        when pass1 + pass2 >= headroom then format(', up to its ceiling of %s', ceiling)
+                        else ', as many as the claim holds for it' end
+      end);
+    return next;
+  end loop;
+end $$;
+comment on function outbox.explain_claim is 'What claim_fair would do now, and why; writes nothing';
+revoke all on function outbox.explain_claim from public;
+-- <<< sql/functions/explain_claim.sql
+
+-- >>> sql/functions/extend.sql
+-- requires: check_settle.sql lock_claimed.sql
+create or replace function outbox.extend(ids bigint[], tokens bigint[], lease interval default null)
+returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+-- Lets claims run on for a lease from now (null: config.lease). Returns the ids
+-- extended; the rest were lost, and whoever works on them should stop.
+declare
+  v_ids   bigint[];
+  v_lease interval := coalesce(extend.lease, (select c.lease from outbox.config as c));
+begin
+  perform outbox.check_settle('extend', extend.ids, extend.tokens);
+  if v_lease not between '1 ms' and '1 day' then
+    perform outbox.bad_argument('extend', 'lease', format('is %s', v_lease), 'Give up to a day, or null for config.lease.');
+  end if;
+  v_ids := outbox.lock_claimed(extend.ids, extend.tokens);
+  return query
+  update outbox.claimed as c set lease_until = clock_timestamp() + v_lease
+  where c.id = any (v_ids)
+  returning c.id;
+end $$;
+comment on function outbox.extend is 'Lets claims run on; the ids extended, the rest were lost';
+revoke all on function outbox.extend from public;
+-- <<< sql/functions/extend.sql
+
+-- >>> sql/functions/retry_delay.sql
+create or replace function outbox.retry_delay(
+  attempt int, base interval, multiplier float8, cap interval, jitter float8, rnd float8)
+returns interval
+language sql immutable parallel safe
+-- Exponential backoff with proportional jitter: base * multiplier ^ (attempt - 1), at
+-- most cap, times 1 +- jitter; rnd is uniform in [0, 1). The exponent is compared in
+-- logarithms first, so that no attempt number overflows.
+begin atomic
+  select make_interval(secs =>
+    case when (greatest(retry_delay.attempt, 1) - 1) * ln(retry_delay.multiplier)
+              >= ln(extract(epoch from retry_delay.cap)::float8 / extract(epoch from retry_delay.base)::float8)
+         then extract(epoch from retry_delay.cap)::float8
+         else extract(epoch from retry_delay.base)::float8
+              * power(retry_delay.multiplier, greatest(retry_delay.attempt, 1) - 1)
+    end * (1 + retry_delay.jitter * (2 * retry_delay.rnd - 1)));
+end;
+comment on function outbox.retry_delay is 'The backoff after a failed attempt';
+revoke all on function outbox.retry_delay from public;
+-- <<< sql/functions/retry_delay.sql
+
+-- >>> sql/functions/failed_attempts.sql
+-- requires: retry_delay.sql
+create or replace function outbox.failed_attempts(
+  locked bigint[], ids bigint[], errors text[], delays interval[], final boolean)
+returns table (id bigint, state text)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_nestloop = off -- the join is with an unnested array: a nested loop would be quadratic
+set jit = off
+as $$
+-- Ends failed attempts at claimed messages that the caller has locked: back to pending
+-- after a delay (null: the policy's backoff), or to failed where that was the last of
+-- config.max_attempts or is final. Each leaves a row in outbox.failure. Error texts
+-- come from outside: they are cut here, and a missing one is no error.
+declare
+  v_now    timestamptz := clock_timestamp();
+  v_config outbox.config;
+begin
+  if cardinality(failed_attempts.locked) = 0 then
+    return;
+  end if;
+  select c.* into strict v_config from outbox.config as c;
+  return query
+  with u as (
+    select distinct on (x.id) x.id, left(coalesce(nullif(x.error, ''), 'no reason given'), 2000) as error, x.delay
+    from unnest(failed_attempts.ids, failed_attempts.errors, failed_attempts.delays) as x(id, error, delay)
+    order by x.id
+  ), c as (
+    delete from outbox.claimed as d where d.id = any (failed_attempts.locked) returning d.*
+  ), f as (
+    select c.*, u.error, u.delay, failed_attempts.final or c.attempt >= v_config.max_attempts as over
+    from c join u on u.id = c.id
+  ), logged as (
+    insert into outbox.failure (id, attempt, at, node, error)
+    select f.id, f.attempt, v_now, f.claimed_by, f.error from f
+  ), again as (
+    insert into outbox.pending (id, namespace, task_queue, shard, visible_after, attempt, payload_bytes)
+    select f.id, f.namespace, f.task_queue, f.shard,
+           v_now + least(greatest(coalesce(f.delay,
+             outbox.retry_delay(f.attempt, v_config.retry_base, v_config.retry_multiplier, v_config.retry_cap,
+                                v_config.retry_jitter, random())), '0'), '1000 years'),
+           f.attempt, f.payload_bytes
+    from f where not f.over
+  ), over as (
+    insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by, error)
+    select f.id, f.namespace, f.task_queue, f.shard, 'failed', f.attempt, v_now, f.claimed_by, f.error
+    from f where f.over
+  )
+  select f.id, case when f.over then 'failed' else 'pending' end from f;
+end $$;
+comment on function outbox.failed_attempts is 'Ends failed attempts at locked messages: pending again, or failed';
+revoke all on function outbox.failed_attempts from public;
+-- <<< sql/functions/failed_attempts.sql
+
+-- >>> sql/functions/fail.sql
+-- requires: check_settle.sql lock_claimed.sql failed_attempts.sql
+create or replace function outbox.fail(ids bigint[], tokens bigint[], errors text[] default null)
+returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Settles messages that can never be delivered as failed (dead letters; redrive()
+-- brings them back). As complete().
+begin
+  perform outbox.check_settle('fail', fail.ids, fail.tokens);
+  if cardinality(fail.errors) <> cardinality(fail.ids) then
+    perform outbox.bad_argument('fail', 'errors', 'has another length than ids', 'Give one for each id, or null.');
+  end if;
+  return query
+  select f.id from outbox.failed_attempts(outbox.lock_claimed(fail.ids, fail.tokens),
+                                          fail.ids, fail.errors, null, true) as f;
+end $$;
+comment on function outbox.fail is 'Settles messages as failed; the ids settled, the rest were lost';
+revoke all on function outbox.fail from public;
+-- <<< sql/functions/fail.sql
+
+-- >>> sql/functions/heartbeat.sql
+-- requires: bad_argument.sql check_key.sql
+create or replace function outbox.heartbeat(
+  node text, shards int[], paused text default null, in_flight_bytes bigint default 0)
+returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Says that a node lives, what it owns, and how it is. Only this makes a live node, and
+-- only leave(), or config.node_lapse without it, ends one; a claim does neither.
+begin
+  perform outbox.check_key('heartbeat', 'node', heartbeat.node);
+  if heartbeat.shards is null then
+    perform outbox.bad_argument('heartbeat', 'shards', 'is null', 'Give the node''s shards; for none, ''{}''.');
+  end if;
+  insert into outbox.node as n (node, heartbeat_at, shards, paused, in_flight_bytes)
+  values (heartbeat.node, clock_timestamp(), heartbeat.shards, left(heartbeat.paused, 1000),
+          greatest(coalesce(heartbeat.in_flight_bytes, 0), 0))
+  on conflict on constraint node_pkey do update
+    set heartbeat_at = excluded.heartbeat_at, shards = excluded.shards, paused = excluded.paused,
+        in_flight_bytes = excluded.in_flight_bytes;
+end $$;
+comment on function outbox.heartbeat is 'Says that a node lives, what it owns, and how it is';
+revoke all on function outbox.heartbeat from public;
+-- <<< sql/functions/heartbeat.sql
+
+-- >>> sql/functions/leave.sql
+-- requires: check_key.sql
+create or replace function outbox.leave(node text)
+returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Ends a node that stops cleanly. What it has claimed stays claimed. False: no such node.
+begin
+  perform outbox.check_key('leave', 'node', leave.node);
+  delete from outbox.node as n where n.node = leave.node;
+  return found;
+end $$;
+comment on function outbox.leave is 'Ends a live node';
+revoke all on function outbox.leave from public;
+-- <<< sql/functions/leave.sql
+
+-- >>> sql/functions/pause.sql
+-- requires: check_key.sql
+create or replace function outbox.pause(namespace text, task_queue text default null, note text default null)
+returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Holds a namespace, one of its routes, a route of all namespaces (namespace null), or
+-- everything (both null), from the next claim on; what is claimed goes on. The note
+-- tells the next one on duty why. False: it was paused already, and got the new note.
+begin
+  if pause.namespace is not null then
+    perform outbox.check_key('pause', 'namespace', pause.namespace);
+  end if;
+  if pause.task_queue is not null then
+    perform outbox.check_key('pause', 'task_queue', pause.task_queue);
+  end if;
+  update outbox.pause as p set note = coalesce(left(pause.note, 1000), p.note)
+  where p.namespace is not distinct from pause.namespace and p.task_queue is not distinct from pause.task_queue;
+  if found then
+    return false;
+  end if;
+  insert into outbox.pause (namespace, task_queue, since, by, note)
+  values (pause.namespace, pause.task_queue, clock_timestamp(), session_user, left(pause.note, 1000))
+  on conflict on constraint pause_key do nothing;
+  return found;
+end $$;
+comment on function outbox.pause is 'Holds a namespace, a route of it, a route of all, or all';
+revoke all on function outbox.pause from public;
+-- <<< sql/functions/pause.sql
+
+-- >>> sql/functions/prune.sql
+-- requires: bad_argument.sql
+create or replace function outbox.prune(older_than interval default null, max int default 1000, failed boolean default false)
+returns int
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Deletes up to max messages that were done or cancelled (and failed, when asked) longer
+-- ago than older_than (null: config.retention), with payloads and failures, and the
+-- walks of nodes that are gone. Their dispatch keys are free again. Returns how many;
+-- call it until that is below max.
+declare
+  v_before  timestamptz;
+  v_age     interval := coalesce(prune.older_than, (select c.retention from outbox.config as c));
+  v_outcome text;
+  v_ids     bigint[];
+  v_done    int := 0;
+begin
+  if v_age < '0' then
+    perform outbox.bad_argument('prune', 'older_than', 'is negative', 'Give an age, as in ''7 days''.');
+  elsif coalesce(prune.max, 0) < 1 then
+    perform outbox.bad_argument('prune', 'max', 'is null or below 1', 'Give the most messages to delete.');
+  end if;
+  v_before := clock_timestamp() - least(v_age, '1000 years');
+  foreach v_outcome in array case when prune.failed then '{done,cancelled,failed}' else '{done,cancelled}' end::text[] loop
+    v_ids := array(select s.id from outbox.settled as s
+                   where s.outcome = v_outcome and s.settled_at <= v_before
+                   order by s.settled_at limit prune.max - v_done
+                   for update skip locked);
+    delete from outbox.failure as f where f.id = any (v_ids);
+    delete from outbox.message as m where m.id = any (v_ids);
+    delete from outbox.settled as s where s.id = any (v_ids);
+    v_done := v_done + cardinality(v_ids);
+    exit when v_done >= prune.max;
+  end loop;
+  delete from outbox.route as r where (r.namespace, r.node) in (
+    select o.namespace, o.node from outbox.route as o
+    where o.served_at < clock_timestamp() - interval '1 day' limit prune.max for update skip locked);
+  delete from outbox.walk as w where w.node in (
+    select o.node from outbox.walk as o
+    where o.claimed_at < clock_timestamp() - interval '1 day'
+      and o.claimed_at < (select max(l.claimed_at) from outbox.walk as l) limit prune.max for update skip locked);
+  return v_done;
+end $$;
+comment on function outbox.prune is 'Deletes old settled messages; how many';
+revoke all on function outbox.prune from public;
+-- <<< sql/functions/prune.sql
+
+-- >>> sql/functions/redrive.sql
+-- requires: bad_argument.sql check_key.sql
+create or replace function outbox.redrive(ids bigint[])
+returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Brings failed and cancelled messages back: pending, due now, attempts from 0. Their
+-- failures stay on record. Returns the ids brought back.
+declare
+  v_now timestamptz := clock_timestamp();
+begin
+  if redrive.ids is null then
+    perform outbox.bad_argument('redrive', 'ids', 'is null', 'Give ids of failed or cancelled messages.');
+  end if;
+  return query
+  with s as (
+    delete from outbox.settled as d
+    where d.id = any (array(
+      select s.id from outbox.settled as s where s.id = any (redrive.ids) and s.outcome <> 'done' order by s.id for update))
+    returning d.id, d.namespace, d.task_queue, d.shard
+  )
+  insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, payload_bytes)
+  select s.id, s.namespace, s.task_queue, s.shard, v_now, octet_length(m.payload)
+  from s join outbox.message as m on m.id = s.id
+  returning p.id;
+end $$;
+comment on function outbox.redrive(bigint[]) is 'Brings failed and cancelled messages back to pending; the ids brought back';
+revoke all on function outbox.redrive(bigint[]) from public;
+
+create or replace function outbox.redrive(namespace text, max int default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+-- redrive() for a namespace's failed messages, oldest first, up to max (null: all);
+-- returns how many. Cancelled ones come back by their ids only: whoever cancelled them
+-- did so on purpose.
+declare
+  v_ids bigint[];
+begin
+  perform outbox.check_key('redrive', 'namespace', redrive.namespace);
+  if redrive.max < 1 then
+    perform outbox.bad_argument('redrive', 'max', 'is below 1', 'Give the most messages to bring back, or null for all.');
+  end if;
+  v_ids := array(select s.id from outbox.settled as s
+                 where s.namespace = redrive.namespace and s.outcome <> 'done' and s.outcome = 'failed'
+                 order by s.id limit redrive.max);
+  return (select count(*) from outbox.redrive(v_ids));
+end $$;
+comment on function outbox.redrive(text, int) is 'Brings a namespace''s failed messages back to pending; how many';
+revoke all on function outbox.redrive(text, int) from public;
+-- <<< sql/functions/redrive.sql
+
+-- >>> sql/functions/release.sql
+-- requires: check_settle.sql lock_claimed.sql
+create or replace function outbox.release(ids bigint[], tokens bigint[])
+returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+-- Gives back messages that were claimed and not tried: due as they were, and the
+-- attempt is not charged (INV-10). As complete().
+declare
+  v_ids bigint[];
+begin
+  perform outbox.check_settle('release', release.ids, release.tokens);
+  v_ids := outbox.lock_claimed(release.ids, release.tokens);
+  return query
+  with c as (
+    delete from outbox.claimed as d where d.id = any (v_ids) returning d.*
+  )
+  insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, attempt, payload_bytes)
+  select c.id, c.namespace, c.task_queue, c.shard, c.visible_after, greatest(c.attempt - 1, 0), c.payload_bytes
+  from c
+  returning p.id;
+end $$;
+comment on function outbox.release is 'Gives untried messages back, uncharged; the ids released, the rest were lost';
+revoke all on function outbox.release from public;
+-- <<< sql/functions/release.sql
+
+-- >>> sql/functions/rescue.sql
+-- requires: bad_argument.sql failed_attempts.sql
+create or replace function outbox.rescue(max int default 1000)
+returns table (id bigint, state text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+-- Takes up to max messages whose lease has run out from a node that is dead or stuck:
+-- due again at once, or failed where their attempts are used up. The attempt stays
+-- charged, so a message that kills its workers ends as failed (INV-10). Any node may
+-- call it; two that do share the work, and a settle under way wins.
+declare
+  v_now timestamptz := clock_timestamp();
+  v_ids bigint[];
+begin
+  if coalesce(rescue.max, 0) < 1 then
+    perform outbox.bad_argument('rescue', 'max', 'is null or below 1', 'Give the most messages to take.');
+  end if;
+  select array_agg(x.id) into v_ids
+  from (select c.id from outbox.claimed as c
+        where c.lease_until <= v_now
+        order by c.lease_until limit rescue.max
+        for update skip locked) as x;
+  if v_ids is null then
+    return;
+  end if;
+  return query
+  select f.id, f.state
+  from outbox.failed_attempts(v_ids, v_ids,
+         array_fill('lease expired: its node died, or it outlived --delivery-timeout'::text, array[cardinality(v_ids)]),
+         array_fill('0'::interval, array[cardinality(v_ids)]), false) as f;
+end $$;
+comment on function outbox.rescue is 'Takes messages back whose lease has run out; what became of each';
+revoke all on function outbox.rescue from public;
+-- <<< sql/functions/rescue.sql
+
+-- >>> sql/functions/resume.sql
+create or replace function outbox.resume(namespace text, task_queue text default null)
+returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Takes back the pause() with these very arguments. False: there was none.
+begin
+  delete from outbox.pause as p
+  where p.namespace is not distinct from resume.namespace and p.task_queue is not distinct from resume.task_queue;
+  return found;
+end $$;
+comment on function outbox.resume is 'Takes a pause back';
+revoke all on function outbox.resume from public;
+-- <<< sql/functions/resume.sql
+
+-- >>> sql/functions/retry.sql
+-- requires: check_settle.sql lock_claimed.sql failed_attempts.sql
+create or replace function outbox.retry(
+  ids bigint[], tokens bigint[], errors text[] default null, delays interval[] default null)
+returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Gives messages back after a failed attempt: due again after their delay (null: the
+-- policy's backoff), or failed where their attempts are used up. As complete().
+begin
+  perform outbox.check_settle('retry', retry.ids, retry.tokens);
+  if cardinality(retry.errors) <> cardinality(retry.ids) then
+    perform outbox.bad_argument('retry', 'errors', 'has another length than ids', 'Give one for each id, or null.');
+  elsif cardinality(retry.delays) <> cardinality(retry.ids) then
+    perform outbox.bad_argument('retry', 'delays', 'has another length than ids', 'Give one for each id, or null.');
+  end if;
+  return query
+  select f.id from outbox.failed_attempts(outbox.lock_claimed(retry.ids, retry.tokens),
+                                          retry.ids, retry.errors, retry.delays, false) as f;
+end $$;
+comment on function outbox.retry is 'Gives messages back after a failed attempt; the ids settled, the rest were lost';
+revoke all on function outbox.retry from public;
+-- <<< sql/functions/retry.sql
+
+-- >>> sql/functions/set_quota.sql
+-- requires: bad_argument.sql check_key.sql
+create or replace function outbox.set_quota(namespace text, quota int, strict boolean default null)
+returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Sets how many messages of a namespace may be claimed at a time, cluster-wide, from the
+-- next claim on; 0 holds everything. A null leaves that value as it is; clear_quota()
+-- goes back to the default. strict: never above the quota, whoever claims; claims of
+-- the namespace then exclude each other.
+begin
+  perform outbox.check_key('set_quota', 'namespace', set_quota.namespace);
+  if set_quota.quota < 0 then
+    perform outbox.bad_argument('set_quota', 'quota', format('is %s', set_quota.quota), 'Give 0 or more.');
+  end if;
+  insert into outbox.namespace as n (namespace, quota, strict)
+  values (set_quota.namespace, set_quota.quota, coalesce(set_quota.strict, false))
+  on conflict on constraint namespace_pkey do update
+    set quota = coalesce(set_quota.quota, n.quota), strict = coalesce(set_quota.strict, n.strict);
+end $$;
+comment on function outbox.set_quota is 'Sets a namespace''s quota and strictness; null leaves as it is';
+revoke all on function outbox.set_quota from public;
+-- <<< sql/functions/set_quota.sql
+
+-- >>> sql/functions/why.sql
+-- requires: check_key.sql next_held.sql claim_walk.sql hold_reason.sql time_text.sql pause_text.sql
+create or replace function outbox.why(dispatch_key text)
+returns table (id bigint, namespace text, task_queue text, shard int, state text, attempts int,
+               reason text, next_at timestamptz, failures text[])
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Where one message stands: its state, attempts, what holds it back, when it can go next
+-- (null: never by itself, or when what holds it is lifted), and its last failures.
+-- Always one row, also for a key that no message has.
+declare
+  v_now     timestamptz := clock_timestamp();
+  v_config  outbox.config;
+  v_pending outbox.pending;
+  v_claimed outbox.claimed;
+  v_settled outbox.settled;
+  v_next    int[];
+  v_hold    text;
+  v_nodes   bigint;
+  v_owners  text;
+begin
+  perform outbox.check_key('why', 'dispatch_key', why.dispatch_key);
+  select c.* into strict v_config from outbox.config as c;
+  select m.id, m.namespace, m.task_queue into id, namespace, task_queue
+  from outbox.message as m where m.dispatch_key = why.dispatch_key;
+  if not found then
+    state := 'unknown';
+    reason := 'no message has this key: it was never enqueued, its transaction has not committed or was rolled back, or it was pruned';
+    return next;
+    return;
+  end if;
+  select array_agg(format('attempt %s at %s on %s: %s', x.attempt, outbox.time_text(x.at, v_now), x.node, x.error)) into failures
+  from (select f.* from outbox.failure as f where f.id = why.id order by f.at desc limit 5) as x;
+
+  select p.* into v_pending from outbox.pending as p where p.id = why.id;
+  if found then
+    state := 'pending';
+    attempts := v_pending.attempt;
+    shard := v_pending.shard;
+    v_next := outbox.next_held(array(select generate_series(0, v_config.shard_count - 1)), v_config.shard_count);
+    select outbox.hold_reason(w.namespace, w.verdict, w.claimed, w.ceiling, w.is_strict, v_next, v_now) into v_hold
+    from outbox.claim_walk('', v_next, v_config.shard_count, 1, '', 0, v_now, v_pending.namespace, false, v_config) as w
+    where w.verdict in ('paused', 'ceiling');
+    v_hold := nullif(concat_ws('; ', v_hold,
+      (select outbox.pause_text(p, v_now) from outbox.pause as p
+       where p.task_queue = v_pending.task_queue and (p.namespace = v_pending.namespace or p.namespace is null)
+       order by p.namespace nulls last limit 1)), '');
+    next_at := case when v_hold is null then v_pending.visible_after end;
+    select count(*), string_agg(n.node, ', ') filter (where v_pending.shard = any (n.shards)) into v_nodes, v_owners
+    from outbox.node as n where n.heartbeat_at > v_now - v_config.node_lapse;
+    reason := concat_ws('; ',
+      case when v_pending.visible_after > v_now
+           then format('%s until %s', case when v_pending.attempt > 0 then 'waits after a failed attempt' else 'delayed' end,
+                       outbox.time_text(v_pending.visible_after, v_now)) end,
+      v_hold,
+      case when v_nodes > 0 and v_owners is null then format('no live node owns its shard %s', v_pending.shard) end);
+    if reason = '' then
+      reason := format('due: goes when the walk comes to it, on %s',
+                       coalesce(v_owners, 'whichever sweep claims its shard next; no node sends heartbeats'));
+    end if;
+    return next;
+    return;
+  end if;
+
+  select c.* into v_claimed from outbox.claimed as c where c.id = why.id;
+  if found then
+    state := 'claimed';
+    attempts := v_claimed.attempt;
+    shard := v_claimed.shard;
+    next_at := v_claimed.lease_until;
+    reason := format('claimed by %s since %s, ', v_claimed.claimed_by, outbox.time_text(v_claimed.claimed_at, v_now))
+      || case when v_claimed.lease_until > v_now
+              then format('lease until %s', outbox.time_text(v_claimed.lease_until, v_now))
+              else format('lease ran out at %s: the next rescue takes it back', outbox.time_text(v_claimed.lease_until, v_now)) end;
+    return next;
+    return;
+  end if;
+
+  select s.* into v_settled from outbox.settled as s where s.id = why.id;
+  state := coalesce(v_settled.outcome, 'moving');
+  attempts := v_settled.attempts;
+  shard := v_settled.shard;
+  reason := coalesce(format('%s at %s by %s', v_settled.outcome, outbox.time_text(v_settled.settled_at, v_now), v_settled.settled_by)
+    || coalesce(': ' || v_settled.error, '')
+    || case when v_settled.outcome <> 'done' then '; redrive() brings it back' else '' end,
+    'changed its state during this call: ask again');
+  return next;
+end $$;
+comment on function outbox.why is 'Where one message stands, and what holds it back';
+revoke all on function outbox.why from public;
+-- <<< sql/functions/why.sql
+
+-- >>> sql/functions/views.sql
+create or replace view outbox.messages as
+select m.id, m.namespace, m.task_queue, m.dispatch_key,
+       coalesce(p.shard, c.shard, s.shard) as shard,
+       case when p.id is not null then 'pending' when c.id is not null then 'claimed' else s.outcome end::text as status,
+       coalesce(p.attempt, c.attempt, s.attempts) as attempt,
+       coalesce(p.visible_after, c.visible_after) as visible_after,
+       c.claimed_by, c.lease_until, m.payload, m.created_at, s.settled_at,
+       coalesce(s.error, (select f.error from outbox.failure as f where f.id = m.id order by f.at desc limit 1)) as error
+from outbox.message as m
+left join outbox.pending as p on p.id = m.id
+left join outbox.claimed as c on c.id = m.id
+left join outbox.settled as s on s.id = m.id;
+comment on view outbox.messages is 'One row a message, whatever its state; look it up by dispatch_key or id';
+revoke all on outbox.messages from public;
+
+-- Names by a loose scan over three indexes, counts no further than config.count_cap:
+-- the work is bounded by what is shown, not by the backlog.
+create or replace view outbox.namespaces as
+with recursive walk(namespace) as (
+  select ''::text collate "C"
+  union all
+  select x.namespace
+  from walk as w
+  cross join lateral (
+    select least(
+      (select p.namespace from outbox.pending as p where p.namespace > w.namespace order by p.namespace limit 1),
+      (select c.namespace from outbox.claimed as c where c.namespace > w.namespace order by c.namespace limit 1),
+      (select n.namespace from outbox.namespace as n where n.namespace > w.namespace order by n.namespace limit 1)
+    ) as namespace
+  ) as x
+  where x.namespace is not null
+)
+select w.namespace,
+       (select count(*) from (select from outbox.pending as p where p.namespace = w.namespace limit g.count_cap) as x) as pending,
+       (select count(*) from (select from outbox.claimed as c where c.namespace = w.namespace limit g.count_cap) as x) as claimed,
+       (select count(*) from (select from outbox.settled as s
+                              where s.namespace = w.namespace and s.outcome <> 'done' and s.outcome = 'failed'
+                              limit g.count_cap) as x) as failed,
+       coalesce(n.quota, g.default_quota) as quota,
+       coalesce(n.strict, false) as strict,
+       exists (select from outbox.pause as p where p.namespace = w.namespace and p.task_queue is null)
+         or exists (select from outbox.pause as p where p.namespace is null and p.task_queue is null) as paused
+from walk as w
+cross join outbox.config as g
+left join lateral (select n.quota, n.strict from outbox.namespace as n where n.namespace = w.namespace) as n on true
+where w.namespace <> '';
+comment on view outbox.namespaces is 'Namespaces with messages or settings; counts stop at config.count_cap';
+revoke all on outbox.namespaces from public;
+
+create or replace view outbox.nodes as
+select coalesce(n.node, w.node) as node,
+       coalesce(n.heartbeat_at > clock_timestamp() - g.node_lapse, false) as live,
+       n.heartbeat_at, n.shards, n.paused, n.in_flight_bytes,
+       w.claimed_at as last_claim_at, w.claimed as last_claimed, w.namespace as walked_to, w.round
+from outbox.node as n
+full join outbox.walk as w on w.node = n.node
+cross join outbox.config as g;
+comment on view outbox.nodes is 'Nodes by heartbeat and by claims; live: the heartbeat has not lapsed';
+revoke all on outbox.nodes from public;
+
+create or replace view outbox.pauses as
+select p.namespace, p.task_queue, p.since, p.by, p.note from outbox.pause as p;
+comment on view outbox.pauses is 'What is paused; null stands for any';
+revoke all on outbox.pauses from public;
+-- <<< sql/functions/views.sql
+
+-- >>> sql/functions/grants.sql
+create or replace function outbox.grant_producer(role name)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- Lets a role enqueue, and nothing else. Not security definer: only the schema's owner
+-- can hand rights out.
+begin
+  execute format('grant usage on schema outbox to %I', grant_producer.role);
+  execute format('grant execute on function outbox.enqueue, outbox.enqueue_json, outbox.enqueue_batch to %I', grant_producer.role);
+end $$;
+comment on function outbox.grant_producer is 'Lets a role enqueue';
+revoke all on function outbox.grant_producer from public;
+
+create or replace function outbox.grant_worker(role name)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- Lets a role enqueue, claim and settle: what the sweep binary needs.
+begin
+  perform outbox.grant_producer(grant_worker.role);
+  execute format('grant execute on function outbox.claim_fair, outbox.complete, outbox.retry, outbox.fail, '
+    'outbox.release, outbox.extend, outbox.rescue, outbox.prune, outbox.heartbeat, outbox.leave, '
+    'outbox.all_shards, outbox.settings, outbox.node_ceiling to %I', grant_worker.role);
+end $$;
+comment on function outbox.grant_worker is 'Lets a role enqueue, claim and settle';
+revoke all on function outbox.grant_worker from public;
+
+create or replace function outbox.grant_operator(role name)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- Lets a role do all that a worker can, see everything (payloads too), set quotas and
+-- settings, pause, cancel and redrive.
+begin
+  perform outbox.grant_worker(grant_operator.role);
+  execute format('grant execute on function outbox.explain_claim, outbox.why, outbox.lock_holders, outbox.configure, '
+    'outbox.set_quota, outbox.clear_quota, outbox.pause, outbox.resume, outbox.cancel, outbox.cancel_namespace, '
+    'outbox.redrive(bigint[]), outbox.redrive(text, int) to %I', grant_operator.role);
+  execute format('grant select on outbox.messages, outbox.namespaces, outbox.nodes, outbox.pauses to %I', grant_operator.role);
+end $$;
+comment on function outbox.grant_operator is 'Lets a role do everything but touch the tables';
+revoke all on function outbox.grant_operator from public;
+-- <<< sql/functions/grants.sql
+
+-- <<< snapshot
+
+insert into outbox.migration (version) values (2);
