@@ -145,14 +145,8 @@ func skip(text string, i int) (int, error) {
 		}
 		return i + n + 2, nil
 	case rest[0] == '\'':
-		if i > 0 && (text[i-1] == 'e' || text[i-1] == 'E') && (i < 2 || !isWord(text[i-2])) {
-			return i, errors.New("an E'' constant: write it without backslashes")
-		}
-		n := strings.IndexByte(rest[1:], '\'') // of a doubled quote, each half is a constant
-		if n < 0 {
-			return i, errors.New("a string constant that does not end")
-		}
-		return i + n + 2, nil
+		escapes := i > 0 && (text[i-1] == 'e' || text[i-1] == 'E') && (i < 2 || !isWord(text[i-2]))
+		return constant(text, i, escapes)
 	case rest[0] == '$' && (i == 0 || !isWord(text[i-1])):
 		tag := dollarTag.FindString(rest)
 		if tag == "" {
@@ -162,9 +156,28 @@ func skip(text string, i int) (int, error) {
 		if n < 0 {
 			return i, fmt.Errorf("a body in %s that does not end", tag)
 		}
+		if _, err := blank(rest[len(tag) : len(tag)+n]); err != nil {
+			return i, fmt.Errorf("in the body: %w", err)
+		}
 		return i + n + 2*len(tag), nil
 	}
 	return i, nil
+}
+
+// constant returns where the string constant that begins at text[i] ends. Of a
+// doubled quote, each half ends or begins one.
+func constant(text string, i int, escapes bool) (int, error) {
+	for j := i + 1; j < len(text); j++ {
+		switch {
+		case text[j] == '\'':
+			return j + 1, nil
+		case text[j] == '\\' && escapes:
+			j++
+		case text[j] == '\\':
+			return i, errors.New("a backslash in a string constant means something else where standard_conforming_strings is off: write E'' or chr(92)")
+		}
+	}
+	return i, errors.New("a string constant that does not end")
 }
 
 func isWord(c byte) bool {
