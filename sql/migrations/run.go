@@ -193,9 +193,9 @@ func (s *session) newRunner(schemaExists bool) (*migrate.Migrate, error) {
 			return nil, fmt.Errorf("create the schema: %w", err)
 		}
 	}
-	// golang-migrate's session locks are this session's already, so that they are
-	// granted at once and stay when it lets go of its own. The name is the one by
-	// which its command line calls them.
+	// While it looks for its table, the driver takes its lock, of which the name of
+	// the database is a part, here as its command line has it. This session holds
+	// that lock already, so it is granted at once.
 	db, err := pgxmigrate.WithInstance(s.database(), &pgxmigrate.Config{
 		DatabaseName:    "/" + s.conn.Config().Database,
 		SchemaName:      schemaName,
@@ -208,7 +208,7 @@ func (s *session) newRunner(schemaExists bool) (*migrate.Migrate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the migrations: %w", err)
 	}
-	r, err := migrate.NewWithInstance("embedded", src, "pgx5", db)
+	r, err := migrate.NewWithInstance("embedded", src, "pgx5", lockedDriver{db})
 	if err != nil {
 		return nil, fmt.Errorf("set up golang-migrate: %w", err)
 	}

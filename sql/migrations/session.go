@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/golang-migrate/migrate/v4/database"
+	migratedb "github.com/golang-migrate/migrate/v4/database"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
@@ -141,7 +141,7 @@ func (s *session) prepare(lockTimeout time.Duration) error {
 func (s *session) lock(wait time.Duration) error {
 	keys := []int64{lockKey}
 	for _, name := range []string{"/" + s.conn.Config().Database, s.conn.Config().Database} {
-		id, err := database.GenerateAdvisoryLockId(name, schemaName, versionTable)
+		id, err := migratedb.GenerateAdvisoryLockId(name, schemaName, versionTable)
 		if err != nil {
 			return fmt.Errorf("name golang-migrate's lock: %w", err)
 		}
@@ -220,12 +220,22 @@ func (c boundConn) ExecContext(_ context.Context, query string, args []driver.Na
 	if c.Conn.Conn().PgConn().TxStatus() != 'I' {
 		ctx = c.tail
 	}
+	if ctx.Err() != nil { // pgx would call this a bad connection, and database/sql would close it
+		return nil, context.Cause(ctx)
+	}
 	return c.Conn.ExecContext(ctx, query, args)
 }
 
 func (c boundConn) QueryContext(_ context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	return c.Conn.QueryContext(c.tail, query, args)
 }
+
+// lockedDriver is golang-migrate's driver without its own lock, which the session
+// has and keeps.
+type lockedDriver struct{ migratedb.Driver }
+
+func (lockedDriver) Lock() error   { return nil }
+func (lockedDriver) Unlock() error { return nil }
 
 var errSessionLost = errors.New("the session was lost")
 
