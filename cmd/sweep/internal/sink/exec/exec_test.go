@@ -1,0 +1,545 @@
+//go:build unix
+
+package exec
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/sinktest"
+	"github.com/fairclaim/fairclaim/driver"
+)
+
+// TestMain lets this binary be the command, and the sweep that runs one.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "report" {
+		report(os.Args[2])
+		return
+	}
+	if command := os.Getenv("EXEC_TEST_DELIVER"); command != "" {
+		s, err := New(command, 0)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(s.Deliver(context.Background(), driver.Message{}))
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// seen is what a command got to see.
+type seen struct {
+	Args    []string
+	Environ []string
+	SHA256  string
+}
+
+// report writes what this process sees to a new file in dir.
+func report(dir string) {
+	sum := sha256.New()
+	if _, err := io.Copy(sum, os.Stdin); err != nil {
+		panic(err)
+	}
+	text, err := json.Marshal(seen{os.Args, os.Environ(), hex.EncodeToString(sum.Sum(nil))})
+	if err != nil {
+		panic(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, os.Getenv("FAIRCLAIM_ID")), text, 0o600); err != nil {
+		panic(err)
+	}
+}
+
+func newSink(t *testing.T, command string, timeout time.Duration) *Sink {
+	t.Helper()
+	s, err := New(command, timeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// shell is the sink for a script, with $1 a directory of the test's own.
+func shell(t *testing.T, script string, timeout time.Duration) (s *Sink, dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	return newSink(t, "sh -c "+quote(script)+" sh "+quote(dir), timeout), dir
+}
+
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+func TestExitCodes(t *testing.T) {
+	for _, c := range []struct{ script, want, says string }{
+		{"exit 0", sinktest.Done, ""},
+		{"exit 1", sinktest.Retry, "exec:sh: exit status 1"},
+		{"echo out; echo err >&2; exit 2", sinktest.Retry, "exit status 2: out err"},
+		{"echo 'no such user'; exit 65", sinktest.Failed, "exit status 65: no such user"},
+		{"exit 64", sinktest.Retry, "exit status 64"},
+		{"exit 75", sinktest.Retry, "exit status 75"},
+		{"exit 127", sinktest.Retry, "exit status 127"},
+		{"no-such-command-anywhere", sinktest.Retry, "exit status 127: "},
+		{"kill -KILL $$", sinktest.Retry, "signal: killed"},
+		{"kill -TERM $$", sinktest.Retry, "signal: terminated"},
+		{"kill -KILL 0", sinktest.Retry, "signal: killed"},
+		{"echo x; exit 0", sinktest.Done, ""},
+	} {
+		t.Run(c.script, func(t *testing.T) {
+			t.Parallel()
+			s, _ := shell(t, c.script, 0)
+			err := s.Deliver(t.Context(), driver.Message{Payload: []byte("p")})
+			if got := sinktest.Outcome(err); got != c.want {
+				t.Fatalf("%s (%v), want %s", got, err, c.want)
+			}
+			if err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("error is %q, want %q in it", err, c.says)
+			}
+		})
+	}
+}
+
+// deliverAndSee delivers messages to a sink whose command reports what it saw.
+func deliverAndSee(t *testing.T, messages []driver.Message) map[int64]seen {
+	t.Helper()
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // under -race a process sleeps a second before it exits
+	dir := t.TempDir()
+	s := newSink(t, quote(os.Args[0])+" report "+quote(dir), time.Minute)
+	slots := make(chan struct{}, 8)
+	var wg sync.WaitGroup
+	for _, m := range messages {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if err := s.Deliver(t.Context(), m); err != nil {
+				t.Errorf("%d %q: %v", m.ID, m.Namespace, err)
+			}
+		})
+	}
+	wg.Wait()
+	all := map[int64]seen{}
+	for _, m := range messages {
+		text, err := os.ReadFile(filepath.Join(dir, strconv.FormatInt(m.ID, 10)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var one seen
+		if err := json.Unmarshal(text, &one); err != nil {
+			t.Fatal(err)
+		}
+		if len(one.Args) != 3 {
+			t.Errorf("message %d changed the arguments: %q", m.ID, one.Args)
+		}
+		sum := sha256.Sum256(m.Payload)
+		if one.SHA256 != hex.EncodeToString(sum[:]) {
+			t.Errorf("message %d: the payload of %d bytes did not arrive as it was", m.ID, len(m.Payload))
+		}
+		all[m.ID] = one
+	}
+	return all
+}
+
+func TestCommandSeesMessage(t *testing.T) {
+	for name, value := range map[string]string{
+		"DATABASE_URL": "postgres://u:hunter2@h/d", "PGPASSWORD": "hunter2", "PGPASSFILE": "hunter2",
+		"FAIRCLAIM_SECRET": "hunter2", "SWEEP_TOKEN": "hunter2", "KEPT": "yes",
+	} {
+		t.Setenv(name, value)
+	}
+	m := driver.Message{
+		ID: 42, ClaimToken: 4711, Namespace: "acme", TaskQueue: "mail", DispatchKey: "k-1", Attempt: 3,
+		ContentType: "text/plain", Headers: map[string]string{"b": "<2>", "a": "\x00"}, Payload: []byte("hello\x00\xff"),
+	}
+	environ := deliverAndSee(t, []driver.Message{m})[42].Environ
+	have := strings.Join(environ, "\n") + "\n"
+	for _, want := range []string{
+		"FAIRCLAIM_ID=42", "FAIRCLAIM_NAMESPACE=acme", "FAIRCLAIM_TASK_QUEUE=mail", "FAIRCLAIM_DISPATCH_KEY=k-1",
+		"FAIRCLAIM_ATTEMPT=3", "FAIRCLAIM_CONTENT_TYPE=text/plain", "KEPT=yes",
+		`FAIRCLAIM_HEADERS={"a":"\u0000","b":"\u003c2\u003e"}`,
+	} {
+		if !strings.Contains(have, want+"\n") {
+			t.Errorf("no %s in the environment", want)
+		}
+	}
+	for _, secret := range []string{"hunter2", "4711", "DATABASE_URL", "PGPASS"} {
+		if strings.Contains(have, secret) {
+			t.Errorf("%s in the environment", secret)
+		}
+	}
+}
+
+func TestAwkwardNames(t *testing.T) {
+	var messages []driver.Message
+	for i, name := range sinktest.Awkward() {
+		messages = append(messages, driver.Message{
+			ID: int64(i), Namespace: name, TaskQueue: name, DispatchKey: name, ContentType: name,
+			Headers: map[string]string{name: name}, Payload: []byte(name),
+		})
+	}
+	for id, one := range deliverAndSee(t, messages) {
+		name := messages[id].Namespace
+		for _, variable := range []string{"NAMESPACE", "TASK_QUEUE", "DISPATCH_KEY", "CONTENT_TYPE"} {
+			if !contains(one.Environ, "FAIRCLAIM_"+variable+"="+name) {
+				t.Errorf("FAIRCLAIM_%s is not %q", variable, name)
+			}
+		}
+	}
+}
+
+func contains(environ []string, variable string) bool {
+	for _, v := range environ {
+		if v == variable {
+			return true
+		}
+	}
+	return false
+}
+
+func TestPayloadSizes(t *testing.T) {
+	var messages []driver.Message
+	for i, size := range []int{0, 1, 4096, 65536, 65537, 1 << 20, 8 << 20} {
+		messages = append(messages, driver.Message{ID: int64(i), Payload: bytes.Repeat([]byte{byte(i), '\n'}, size)[:size]})
+	}
+	deliverAndSee(t, messages)
+}
+
+func TestRealWebhooks(t *testing.T) {
+	deliverAndSee(t, sinktest.Webhooks(t))
+}
+
+func TestCommandThatDoesNotReadItsInput(t *testing.T) {
+	for _, script := range []string{"exit 0", "exec <&-; exit 0", "head -c 10 >/dev/null"} {
+		s, _ := shell(t, script, time.Minute)
+		if err := s.Deliver(t.Context(), driver.Message{Payload: make([]byte, 1<<20)}); err != nil {
+			t.Errorf("%s: %v", script, err)
+		}
+	}
+}
+
+func TestOutputIsCut(t *testing.T) {
+	const noise = "yes 0123456789012345678901234567890123456789 | head -c 20000000"
+	for _, c := range []struct{ name, script string }{
+		{"20 MB on stderr", noise + " >&2; (echo; echo the end) >&2; exit 1"},
+		{"20 MB on stdout", noise + "; echo; echo the end; exit 1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, _ := shell(t, c.script, time.Minute)
+			err := s.Deliver(t.Context(), driver.Message{})
+			if err == nil || !strings.HasSuffix(err.Error(), " the end") {
+				t.Fatalf("want the end of the output, got %.200q", fmt.Sprint(err))
+			}
+			if n := len(err.Error()); n > maxOutput+200 {
+				t.Errorf("the error is %d bytes long", n)
+			}
+		})
+	}
+	t.Run("success drains all", func(t *testing.T) {
+		s, _ := shell(t, noise+"; exit 0", time.Minute)
+		if err := s.Deliver(t.Context(), driver.Message{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestOutputIsCleaned(t *testing.T) {
+	s, _ := shell(t, `printf 'a\033[2J\000\377\n\nb'; exit 1`, 0)
+	err := s.Deliver(t.Context(), driver.Message{})
+	if want := "exec:sh: exit status 1: a [2J \uFFFD b"; err == nil || err.Error() != want {
+		t.Errorf("error is %q, want %q", err, want)
+	}
+}
+
+// waitFor polls until ok or the deadline.
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s did not happen in 10 s", what)
+		}
+		<-tick.C
+	}
+}
+
+// pid reads a process number that a script wrote.
+func pid(t *testing.T, path string) int {
+	t.Helper()
+	var n int
+	waitFor(t, "a number in "+filepath.Base(path), func() bool {
+		text, _ := os.ReadFile(path)
+		var err error
+		n, err = strconv.Atoi(strings.TrimSuffix(string(text), "\n"))
+		return err == nil && bytes.HasSuffix(text, []byte("\n"))
+	})
+	return n
+}
+
+// gone reports whether a process has ended; a zombie has.
+func gone(pid int) bool {
+	if syscall.Kill(pid, 0) != nil {
+		return true
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return strings.HasPrefix(rest, "Z")
+}
+
+// INV-11: a delivery ends with its context or time-out, whatever the command and
+// its children do, and none of them is left.
+func TestTimeoutKillsTheWholeGroup(t *testing.T) {
+	const family = `trap '' TERM INT HUP
+sh -c 'trap "" TERM; echo $$ > '"$1"'/grandchild; sleep 60; sleep 60' &
+(sleep 60; sleep 60) &
+echo $$ > "$1/child"; echo before; wait; sleep 60`
+	for _, c := range []struct {
+		name    string
+		timeout time.Duration
+		cancel  bool
+		says    string
+	}{
+		{"time-out", 700 * time.Millisecond, false, "killed: it ran for 700ms: before"},
+		{"context", 0, true, "killed: stopped by the test: before"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s, dir := shell(t, family, c.timeout)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			answer := make(chan error, 1)
+			go func() { answer <- s.Deliver(ctx, driver.Message{Payload: make([]byte, 1<<20)}) }()
+			child, grandchild := pid(t, filepath.Join(dir, "child")), pid(t, filepath.Join(dir, "grandchild"))
+			began := time.Now()
+			if c.cancel {
+				cancel(errors.New("stopped by the test"))
+			}
+			err := <-answer
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("took %v", took)
+			}
+			if sinktest.Outcome(err) != sinktest.Retry || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s (%v), want retry with %q", sinktest.Outcome(err), err, c.says)
+			}
+			waitFor(t, "the end of child and grandchild", func() bool { return gone(child) && gone(grandchild) })
+		})
+	}
+}
+
+// A grandchild that holds the pipes neither holds up the answer nor outlives it.
+func TestBackgroundProcesses(t *testing.T) {
+	for _, c := range []struct{ name, script, want string }{
+		{"success", `sleep 60 & echo $! > "$1/pid"; exit 0`, sinktest.Done},
+		{"failure", `sleep 60 & echo $! > "$1/pid"; exit 1`, sinktest.Retry},
+		{"floods the output", `yes & echo $! > "$1/pid"; exit 0`, sinktest.Done},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, dir := shell(t, c.script, time.Minute)
+			began := time.Now()
+			err := s.Deliver(t.Context(), driver.Message{Payload: make([]byte, 1<<20)})
+			if got := sinktest.Outcome(err); got != c.want {
+				t.Errorf("%s (%v), want %s", got, err, c.want)
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("took %v", took)
+			}
+			left := pid(t, filepath.Join(dir, "pid"))
+			waitFor(t, "the end of the background process", func() bool { return gone(left) })
+		})
+	}
+}
+
+// A process that left the group is let go, and not waited for.
+func TestProcessOutsideTheGroup(t *testing.T) {
+	if _, err := osexec.LookPath("setsid"); err != nil {
+		t.Skip("no setsid command: ", err)
+	}
+	for _, script := range []string{"sleep 60", "yes"} {
+		s, dir := shell(t, `setsid sh -c 'echo $$ > '"$1"'/pid; exec `+script+`' & while ! test -s "$1/pid"; do :; done; exit 0`, time.Minute)
+		began := time.Now()
+		err := s.Deliver(t.Context(), driver.Message{Payload: make([]byte, 1<<20)})
+		left := pid(t, filepath.Join(dir, "pid"))
+		if took := time.Since(began); err != nil || took > 10*time.Second {
+			t.Errorf("%s: %v after %v", script, err, took)
+		}
+		if script == "sleep 60" && gone(left) {
+			t.Error("it was killed too")
+		}
+		_ = syscall.Kill(left, syscall.SIGKILL)
+	}
+}
+
+// A command that may not be killed must not hold Deliver.
+func TestCommandThatCannotBeKilled(t *testing.T) {
+	s, dir := shell(t, `echo $$ > "$1/pid"; exec sleep 60`, 300*time.Millisecond)
+	s.kill = func(*os.Process) {}
+	began := time.Now()
+	err := s.Deliver(t.Context(), driver.Message{})
+	if sinktest.Outcome(err) != sinktest.Retry || !strings.Contains(err.Error(), "it ran for 300ms, and it cannot be killed") {
+		t.Errorf("%v", err)
+	}
+	if took := time.Since(began); took > killPatience+5*time.Second {
+		t.Errorf("took %v", took)
+	}
+	_ = syscall.Kill(pid(t, filepath.Join(dir, "pid")), syscall.SIGKILL)
+}
+
+func TestContextThatHasEnded(t *testing.T) {
+	s, dir := shell(t, `touch "$1/ran"`, 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Deliver(ctx, driver.Message{}); sinktest.Outcome(err) != sinktest.Undelivered {
+		t.Errorf("%s (%v), want %s", sinktest.Outcome(err), err, sinktest.Undelivered)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "ran")); err == nil {
+		t.Error("the command ran")
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	dir := t.TempDir()
+	plain := filepath.Join(dir, "plain")
+	if err := os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ command, says string }{
+		{"", "no command"},
+		{"  ", "no command"},
+		{"''", "no command"},
+		{"no-such-command-anywhere --token hunter2", `"no-such-command-anywhere"`},
+		{"/no/such/file hunter2", "no such file"},
+		{quote(plain) + " hunter2", "permission denied"},
+		{quote(dir), "directory"},
+		{"cat > hunter2", "exec:sh -c"},
+	} {
+		s, err := New(c.command, 0)
+		if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("New(%q) = %v, %v, want an error with %q", c.command, s, err, c.says)
+		}
+	}
+}
+
+// INV-10: a node that has lost its command charges no attempt, does not spin, and
+// gives up for good after a while.
+func TestCommandThatIsGone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "command")
+	install := func() {
+		if err := os.WriteFile(path, []byte("#!/bin/sh\nexit 0\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install()
+	s := newSink(t, quote(path), 0)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		deliver := func(want string, held time.Duration) {
+			t.Helper()
+			began := time.Now()
+			err := s.Deliver(t.Context(), driver.Message{})
+			if got := sinktest.Outcome(err); got != want || !errors.Is(err, os.ErrNotExist) {
+				t.Fatalf("%s (%v), want %s", got, err, want)
+			}
+			if got := time.Since(began); got != held {
+				t.Errorf("held for %v, want %v", got, held)
+			}
+		}
+		for range int(startPatience / startPause) {
+			deliver(sinktest.Undelivered, startPause)
+		}
+		deliver(sinktest.Closed, 0)
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		s.failing = time.Time{}
+		if err := s.Deliver(ctx, driver.Message{}); sinktest.Outcome(err) != sinktest.Undelivered {
+			t.Errorf("%s (%v), want %s", sinktest.Outcome(err), err, sinktest.Undelivered)
+		}
+		if ctx.Err() == nil {
+			t.Error("the pause did not end with the context")
+		}
+	})
+
+	install()
+	if err := s.Deliver(t.Context(), driver.Message{}); err != nil {
+		t.Fatal(err)
+	}
+	if !s.failing.IsZero() {
+		t.Error("a good start does not end the row of failed ones")
+	}
+}
+
+func TestScriptWithoutInterpreterLine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "command")
+	if err := os.WriteFile(path, []byte("exit 0\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := newSink(t, quote(path), 0)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err := s.Deliver(ctx, driver.Message{})
+	if sinktest.Outcome(err) != sinktest.Undelivered || !errors.Is(err, syscall.ENOEXEC) {
+		t.Errorf("%s (%v), want undelivered, ENOEXEC", sinktest.Outcome(err), err)
+	}
+}
+
+func TestHeadersTooLargeForTheEnvironment(t *testing.T) {
+	s, _ := shell(t, "exit 0", 0)
+	err := s.Deliver(t.Context(), driver.Message{Headers: map[string]string{"h": strings.Repeat("x", 200_000)}})
+	if sinktest.Outcome(err) != sinktest.Failed || len(err.Error()) > 300 {
+		t.Errorf("%s (%.300v)", sinktest.Outcome(err), err)
+	}
+	if err := s.Deliver(t.Context(), driver.Message{Headers: map[string]string{"h": strings.Repeat("x", 120_000)}}); err != nil {
+		t.Error(err)
+	}
+	for i := range 20 { // each fits, all together do not
+		s.environ = append(s.environ, fmt.Sprintf("LARGE%d=%s", i, strings.Repeat("x", 120_000)))
+	}
+	err = s.Deliver(t.Context(), driver.Message{})
+	if sinktest.Outcome(err) != sinktest.Retry || !errors.Is(err, syscall.E2BIG) {
+		t.Errorf("%s (%.300v), want retry, E2BIG", sinktest.Outcome(err), err)
+	}
+}
+
+func TestNameHidesArguments(t *testing.T) {
+	s := newSink(t, "sh -c 'exit 1' --token hunter2", 0)
+	if got := s.String(); got != "exec:sh" {
+		t.Errorf("String() = %q", got)
+	}
+	if err := s.Deliver(t.Context(), driver.Message{}); strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("error shows arguments: %v", err)
+	}
+}
+
+func TestConcurrentDeliveries(t *testing.T) {
+	s, _ := shell(t, `test "$(cat)" = "$FAIRCLAIM_DISPATCH_KEY" || exit 65`, time.Minute)
+	var wg sync.WaitGroup
+	for i := range 64 {
+		wg.Go(func() {
+			key := fmt.Sprint("key", i)
+			if err := s.Deliver(t.Context(), driver.Message{DispatchKey: key, Payload: []byte(key)}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
