@@ -1,0 +1,180 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// querier is what a pool, a connection and a transaction have in common.
+type querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// run executes a statement that must succeed.
+func run(t testing.TB, q querier, sql string, args ...any) {
+	t.Helper()
+	if _, err := q.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%v in: %s", err, sql)
+	}
+}
+
+// one returns the only value of the only row.
+func one[T any](t testing.TB, q querier, sql string, args ...any) T {
+	t.Helper()
+	rows, _ := q.Query(t.Context(), sql, args...)
+	v, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
+	if err != nil {
+		t.Fatalf("%v in: %s", err, sql)
+	}
+	return v
+}
+
+// list returns the first column.
+func list[T any](t testing.TB, q querier, sql string, args ...any) []T {
+	t.Helper()
+	rows, _ := q.Query(t.Context(), sql, args...)
+	v, err := pgx.CollectRows(rows, pgx.RowTo[T])
+	if err != nil {
+		t.Fatalf("%v in: %s", err, sql)
+	}
+	return v
+}
+
+// wantError fails unless err is the server's, has the code, and says each part in
+// its message, detail, hint or constraint.
+func wantError(t testing.TB, err error, code string, parts ...string) {
+	t.Helper()
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		t.Errorf("got %v, want error %s", err, code)
+		return
+	}
+	text := strings.Join([]string{pgErr.Message, pgErr.Detail, pgErr.Hint, pgErr.ConstraintName}, "\n")
+	if pgErr.Code != code {
+		t.Errorf("got error %s (%s), want %s", pgErr.Code, text, code)
+	}
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("error %s does not say %q: %s", code, part, text)
+		}
+	}
+}
+
+// begin opens a read committed transaction that is rolled back at cleanup unless
+// it ended before.
+func begin(t testing.TB, conn *pgx.Conn) pgx.Tx {
+	t.Helper()
+	return beginAt(t, conn, pgx.ReadCommitted)
+}
+
+func beginAt(t testing.TB, conn *pgx.Conn, level pgx.TxIsoLevel) pgx.Tx {
+	t.Helper()
+	tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
+
+func commit(t testing.TB, tx pgx.Tx) {
+	t.Helper()
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await polls until the query, which gives one boolean, says true.
+func await(t testing.TB, q querier, sql string, args ...any) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !one[bool](t, q, sql, args...) {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("never came true: %s", sql)
+		case <-tick.C:
+		}
+	}
+}
+
+// awaitBlocked polls until the session with this process id waits for a lock.
+func awaitBlocked(t testing.TB, q querier, pid uint32) {
+	t.Helper()
+	await(t, q, "select cardinality(pg_blocking_pids($1)) > 0", pid)
+}
+
+// put enqueues one empty message and returns its id.
+func put(t testing.TB, q querier, namespace, queue, key string) int64 {
+	t.Helper()
+	return one[int64](t, q, "select outbox.enqueue($1, $2, $3, '')", namespace, queue, key)
+}
+
+// claimRow is a row of claim_fair, by the columns that tests look at.
+type claimRow struct {
+	ID         int64     `db:"id"`
+	Token      int64     `db:"claim_token"`
+	Namespace  string    `db:"namespace"`
+	Queue      string    `db:"task_queue"`
+	Key        string    `db:"dispatch_key"`
+	Shard      int       `db:"shard"`
+	Attempt    int       `db:"attempt"`
+	Payload    []byte    `db:"payload"`
+	LeaseUntil time.Time `db:"lease_until"`
+	Pass       int       `db:"pass"`
+}
+
+const claimColumns = "id, claim_token, namespace, task_queue, dispatch_key, shard, attempt, payload, lease_until, pass"
+
+// claim claims up to batch rows on all shards.
+func claim(t testing.TB, q querier, node string, batch int) []claimRow {
+	t.Helper()
+	rows, _ := q.Query(t.Context(), "select "+claimColumns+" from outbox.claim_fair($1, outbox.all_shards(), $2)", node, batch)
+	got, err := pgx.CollectRows(rows, pgx.RowToStructByName[claimRow])
+	if err != nil {
+		t.Fatalf("claim: %v", err)
+	}
+	return got
+}
+
+// claimOne claims the one message that is due.
+func claimOne(t testing.TB, q querier, node string) claimRow {
+	t.Helper()
+	got := claim(t, q, node, 100)
+	if len(got) != 1 {
+		t.Fatalf("claimed %d rows, want 1", len(got))
+	}
+	return got[0]
+}
+
+// settle calls complete, retry, fail, release or extend on one message and says
+// whether it was settled rather than lost.
+func settle(t testing.TB, q querier, how string, id, token int64) bool {
+	t.Helper()
+	got := list[int64](t, q, "select * from outbox."+how+"(array[$1::bigint], array[$2::bigint])", id, token)
+	if len(got) > 1 || len(got) == 1 && got[0] != id {
+		t.Fatalf("%s of %d gave %v", how, id, got)
+	}
+	return len(got) == 1
+}
+
+// status is a message's status in the view, "" where it is gone.
+func status(t testing.TB, q querier, id int64) string {
+	t.Helper()
+	return one[string](t, q, "select coalesce((select m.status from outbox.messages as m where m.id = $1), '')", id)
+}
+
+// expire lets the leases of all claims of the namespace run out.
+func expire(t testing.TB, q querier, namespace string) {
+	t.Helper()
+	run(t, q, "update outbox.claimed set lease_until = clock_timestamp() - interval '1 s' where namespace = $1", namespace)
+}
