@@ -1,0 +1,145 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// enqueueing calls enqueue in another goroutine, where it may wait, and answers with
+// the id, nil for a duplicate.
+func enqueueing(t *testing.T, q querier, call string, args ...any) <-chan result {
+	done := make(chan result, 1)
+	ctx := t.Context()
+	go func() {
+		rows, _ := q.Query(ctx, call, args...)
+		id, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[*int64])
+		done <- result{id, err}
+	}()
+	return done
+}
+
+type result struct {
+	id  *int64
+	err error
+}
+
+// TestEnqueueRace: two sessions enqueue one key. The second waits for the first; it
+// is a duplicate if the first commits, and gets the key if the first rolls back
+// (INV-2, INV-3).
+func TestEnqueueRace(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	first, second, watch := db.Connect(t), db.Connect(t), db.Connect(t)
+	for _, call := range []string{
+		"select outbox.enqueue($1, 'q', $2, '')",
+		"select id from outbox.enqueue_batch(array[$1], '{q}', array[$2], '{x}')",
+	} {
+		for _, c := range []struct {
+			name, namespace string
+			commits         bool
+			wantNew         bool
+			wantCode        string
+		}{
+			{"committed", "n", true, false, ""},
+			{"rolled back", "n", false, true, ""},
+			{"committed by another namespace", "other", true, false, "OB003"},
+			{"rolled back by another namespace", "other", false, true, ""},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				key := fmt.Sprint(call, c.name)
+				tx := begin(t, first)
+				put(t, tx, "n", "q", key)
+				done := enqueueing(t, second, call, c.namespace, key)
+				awaitBlocked(t, watch, second.PgConn().PID())
+				if c.commits {
+					commit(t, tx)
+				} else if err := tx.Rollback(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				got := <-done
+				if c.wantCode != "" {
+					wantError(t, got.err, c.wantCode)
+				} else if got.err != nil || (got.id != nil) != c.wantNew {
+					t.Errorf("the second got %v, %v", got.id, got.err)
+				}
+			})
+		}
+	}
+}
+
+// TestEnqueueRaceSerializable: where a stricter isolation forbids the look at the
+// message that came first, the caller gets the serialization error that it retries,
+// never a false answer (INV-2).
+func TestEnqueueRaceSerializable(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	first, second := db.Connect(t), db.Connect(t)
+	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+		tx := beginAt(t, second, level)
+		run(t, tx, "select count(*) from outbox.message") // takes the snapshot
+		put(t, first, "n", "q", string(level))
+		_, err := tx.Exec(t.Context(), "select outbox.enqueue('n', 'q', $1, '')", string(level))
+		wantError(t, err, "40001")
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestEnqueuePrunedMeanwhile: the message that the insert ran into is pruned before
+// enqueue can look at it; then the key is free, and it is written after all (INV-2).
+func TestEnqueuePrunedMeanwhile(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	pruner, writer, watch := db.Connect(t), db.Connect(t), db.Connect(t)
+	// A statement's trigger fires also where nothing was inserted: it holds the writer
+	// between its insert and its look.
+	run(t, pruner, `create function pg_temp.gate() returns trigger language plpgsql as $$
+		begin perform pg_advisory_xact_lock_shared(1); return null; end $$`)
+	run(t, pruner, "create trigger gate after insert on outbox.message for each statement execute function pg_temp.gate()")
+	for _, call := range []string{
+		"select outbox.enqueue('n', 'q', $1, '')",
+		"select id from outbox.enqueue_batch('{n,n}', '{q,q}', array['before ' || $1, $1], '{x,x}') order by ord desc limit 1",
+	} {
+		put(t, writer, "n", "q", call)
+		row := claimOne(t, writer, "n1")
+		settle(t, writer, "complete", row.ID, row.Token)
+
+		tx := begin(t, pruner)
+		run(t, tx, "select pg_advisory_xact_lock(1)")
+		done := enqueueing(t, writer, call, call)
+		awaitBlocked(t, watch, writer.PgConn().PID())
+		run(t, tx, "select outbox.prune('0', 10)")
+		commit(t, tx)
+		if got := <-done; got.err != nil || got.id == nil {
+			t.Errorf("%s: got %v, %v, want a new message", call, got.id, got.err)
+		}
+		run(t, writer, "delete from outbox.pending")
+	}
+}
+
+// TestEnqueueBatchOrder: batches with the same keys in opposite orders wait for each
+// other and do not deadlock.
+func TestEnqueueBatchOrder(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	first, second, watch := db.Connect(t), db.Connect(t), db.Connect(t)
+	const call = `select count(id) from outbox.enqueue_batch(array_fill('n'::text, array[500]), array_fill('q'::text, array[500]),
+		array(select 'key ' || g from generate_series(1, 500) as g order by g * $1), array_fill(''::bytea, array[500]))`
+	tx := begin(t, first)
+	// The first holds a key in the middle, and then asks for more, while the second,
+	// whose array runs the other way, waits for that one.
+	put(t, tx, "n", "q", "key 250")
+	done := enqueueing(t, second, call, -1)
+	awaitBlocked(t, watch, second.PgConn().PID())
+	if got := one[int](t, tx, "select count(id) from outbox.enqueue_batch('{n,n}', '{q,q}', '{key 499,key 300}', '{x,x}')"); got != 2 {
+		t.Errorf("the first wrote %d", got)
+	}
+	commit(t, tx)
+	got := <-done
+	if got.err != nil || *got.id != 497 {
+		t.Errorf("the second wrote %v, %v, want 497", got.id, got.err)
+	}
+}
