@@ -85,12 +85,12 @@ begin
 
   -- 3. Whom to serve. A node that has never claimed goes on where any other is, so
   -- that nodes that live for one sweep rotate too.
-  select w.namespace, w.round into v_cursor, v_round
-  from outbox.walk as w order by (w.node = claim_fair.node) desc, w.claimed_at desc limit 1;
+  select w.namespace, w.round into v_cursor, v_round from outbox.walk as w where w.node = claim_fair.node;
   if not found then
-    v_cursor := '';
-    v_round := 0;
+    select w.namespace, w.round into v_cursor, v_round from outbox.walk as w order by w.claimed_at desc limit 1;
   end if;
+  v_cursor := coalesce(v_cursor, '');
+  v_round := coalesce(v_round, 0);
   select count(*), (array_agg(w.namespace order by w.ord desc))[1], coalesce(bool_or(w.wrapped), false),
          array_agg(w.namespace order by w.ord) filter (where w.verdict = 'eligible'),
          array_agg(w.round order by w.ord) filter (where w.verdict = 'eligible'),
@@ -118,7 +118,7 @@ begin
   -- walk all around that served none leaves everything as it is.
   if v_rank = 1 and claim_fair.max_bytes <= (select sum(b.bytes) from unnest(v_bytes) as b(bytes)) then
     v_to := v_of[cardinality(v_of)];
-    v_wrapped := v_to <= v_cursor;
+    v_wrapped := v_to collate "C" <= v_cursor;
   end if;
   if v_id is not null or not v_full then
     insert into outbox.walk as w (node, namespace, round, claimed_at, claimed)
@@ -167,5 +167,5 @@ begin
   join outbox.message as m on m.id = u.id
   order by u.n;
 end $$;
-comment on function outbox.claim_fair is 'Claims due messages, fairly over namespaces; see \sf outbox.claim_fair';
+comment on function outbox.claim_fair is 'Claims due messages, fairly over namespaces';
 revoke all on function outbox.claim_fair from public;

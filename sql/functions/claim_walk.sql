@@ -65,9 +65,11 @@ begin
     left join lateral (
       select r.task_queue, y.due
       from (select r.n, r.task_queue
-            from outbox.walk_routes(w.namespace, coalesce((
-                   select t.task_queue from outbox.route as t where t.namespace = w.namespace
-                   order by (t.node = claim_walk.node) desc, t.served_at desc limit 1), '')) as r
+            from outbox.walk_routes(w.namespace, coalesce(
+                     (select t.task_queue from outbox.route as t
+                      where t.namespace = w.namespace and t.node = claim_walk.node),
+                     (select t.task_queue from outbox.route as t
+                      where t.namespace = w.namespace order by t.served_at desc limit 1), '')) as r
             limit (claim_walk.config).max_routes) as r
       cross join lateral (
         select not exists (select from outbox.pause as p

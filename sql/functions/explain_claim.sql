@@ -51,12 +51,12 @@ begin
   end if;
   v_next := outbox.next_held(v_held, v_config.shard_count);
 
-  select w.namespace, w.round into v_to, v_turn
-  from outbox.walk as w order by (w.node = explain_claim.node) desc, w.claimed_at desc limit 1;
+  select w.namespace, w.round into v_to, v_turn from outbox.walk as w where w.node = explain_claim.node;
   if not found then
-    v_to := '';
-    v_turn := 0;
+    select w.namespace, w.round into v_to, v_turn from outbox.walk as w order by w.claimed_at desc limit 1;
   end if;
+  v_to := coalesce(v_to, '');
+  v_turn := coalesce(v_turn, 0);
   for v_row in
     with walk as materialized (
       select * from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), explain_claim.batch,

@@ -37,13 +37,19 @@ begin
     v_done := v_done + cardinality(v_ids);
     exit when v_done >= prune.max;
   end loop;
+  -- A node that has no place of its own in a walk goes on at the newest of any: older
+  -- ones are of no use once their node is gone.
   delete from outbox.route as r where (r.namespace, r.node) in (
     select o.namespace, o.node from outbox.route as o
-    where o.served_at < clock_timestamp() - interval '1 day' limit prune.max for update skip locked);
+    where o.served_at < clock_timestamp() - interval '1 hour'
+      and (o.served_at < clock_timestamp() - interval '30 days'
+           or exists (select from outbox.route as l where l.namespace = o.namespace and l.served_at > o.served_at))
+    limit prune.max for update skip locked);
   delete from outbox.walk as w where w.node in (
     select o.node from outbox.walk as o
-    where o.claimed_at < clock_timestamp() - interval '1 day'
-      and o.claimed_at < (select max(l.claimed_at) from outbox.walk as l) limit prune.max for update skip locked);
+    where o.claimed_at < clock_timestamp() - interval '1 hour'
+      and exists (select from outbox.walk as l where l.claimed_at > o.claimed_at)
+    limit prune.max for update skip locked);
   return v_done;
 end $$;
 comment on function outbox.prune is 'Deletes old settled messages; how many';

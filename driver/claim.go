@@ -1,0 +1,93 @@
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// DB is what claiming needs: a [Querier] that can begin a transaction. A
+// *pgxpool.Pool and a *pgx.Conn are.
+type DB interface {
+	Querier
+	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}
+
+// ClaimRequest is what to claim.
+type ClaimRequest struct {
+	Node     string  // who claims; a second claim of the same node is empty while one is under way
+	Shards   []int32 // the shards to claim from
+	Batch    int     // most rows
+	MaxBytes int64   // the claim ends with the row that reaches it; 0 or less: no limit
+}
+
+// Claim claims due messages, fairly over namespaces, and commits. It returns them in
+// the order of service; none where nothing is due or another claim is under way: it
+// never waits for one. Where it fails, nothing was claimed, or, if the connection broke
+// during the commit, what was claimed comes back when its lease runs out.
+//
+// The transaction is begun read committed, whatever the role's default: the counting
+// of quotas needs it.
+func Claim(ctx context.Context, db DB, r ClaimRequest) ([]Message, error) {
+	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
+	if err != nil {
+		return nil, wrap("claim", err)
+	}
+	messages, err := claim(ctx, tx, r)
+	if err != nil {
+		// The claim's own error is the one to tell; a broken connection rolls back by itself.
+		_ = tx.Rollback(context.WithoutCancel(ctx))
+		return nil, wrap("claim", err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return nil, wrap("claim", err)
+	}
+	return messages, nil
+}
+
+func claim(ctx context.Context, q Querier, r ClaimRequest) ([]Message, error) {
+	var maxBytes *int64
+	if r.MaxBytes > 0 {
+		maxBytes = &r.MaxBytes
+	}
+	rows, err := q.Query(ctx, `select c.id, c.claim_token, c.namespace, c.task_queue, c.dispatch_key, c.shard, c.attempt,
+       c.content_type, c.headers::text, c.payload, c.lease_until, c.pass
+from outbox.claim_fair($1::text, $2::int[], $3::int, $4::bigint) as c`, r.Node, r.Shards, r.Batch, maxBytes)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Message, error) {
+		var m Message
+		var headers string
+		err := row.Scan(&m.ID, &m.ClaimToken, &m.Namespace, &m.TaskQueue, &m.DispatchKey, &m.Shard, &m.Attempt,
+			&m.ContentType, &headers, &m.Payload, &m.LeaseUntil, &m.Pass)
+		if err != nil {
+			return m, err
+		}
+		m.Headers, err = parseHeaders(headers)
+		return m, err
+	})
+}
+
+// parseHeaders reads the headers' JSON object. Values that are not strings, which only
+// SQL can have written, become their JSON text.
+func parseHeaders(object string) (map[string]string, error) {
+	if object == "{}" {
+		return nil, nil
+	}
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(object), &raw); err != nil {
+		return nil, fmt.Errorf("headers: %w", err)
+	}
+	headers := make(map[string]string, len(raw))
+	for name, value := range raw {
+		var text string
+		if json.Unmarshal(value, &text) != nil || string(value) == "null" {
+			text = string(value)
+		}
+		headers[name] = text
+	}
+	return headers, nil
+}

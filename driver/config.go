@@ -1,0 +1,99 @@
+package driver
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fairclaim/fairclaim/watermark"
+)
+
+// Config is how a [Sweeper] works. The zero value of each field but Node and Sink means
+// its default.
+type Config struct {
+	Node   string          // this process's name, unique among the nodes of an outbox; required
+	Shards []int32         // the shards to claim from; nil: all
+	Sink   Sink            // where messages go; required
+	Routes map[string]Sink // where those of some task queues go instead; each has a queue of its own
+
+	Batch int           // most rows of one claim; default 100
+	Tick  time.Duration // time between claims while there is little to do, jittered by a fifth; default 500 ms
+
+	Budget   int64         // payload bytes in flight, claimed and not settled; default 64 MiB
+	High     float64       // share of the budget at which claiming pauses; default 0.8
+	Low      float64       // share of the budget down to which it drains before claiming resumes; default 0.5
+	MinPause time.Duration // shortest pause; default 500 ms
+
+	Slots int     // deliveries at a time, a sink; default 64
+	Share float64 // part of a sink's slots that one namespace can hold; default 0.5
+	Queue int     // messages that may wait for a sink's slots; default 2 * Batch
+
+	DeliveryTimeout time.Duration // one delivery, and how long its lease is extended; default 30 s
+	DrainTimeout    time.Duration // how long a drain waits for what is in flight; default 30 s
+	CallTimeout     time.Duration // one call of the database; default 15 s
+
+	RescueEvery    time.Duration // default 5 s
+	HeartbeatEvery time.Duration // default 5 s
+	PruneEvery     time.Duration // default 1 min; negative: never
+
+	Logger *slog.Logger // default: slog.Default()
+}
+
+// withDefaults fills in and checks. Errors name the field and say what it takes.
+func (c Config) withDefaults() (Config, error) {
+	c.Batch = cmp.Or(c.Batch, 100)
+	c.Tick = cmp.Or(c.Tick, 500*time.Millisecond)
+	c.Budget = cmp.Or(c.Budget, 64<<20)
+	c.High = cmp.Or(c.High, 0.8)
+	c.Low = cmp.Or(c.Low, 0.5)
+	c.MinPause = cmp.Or(c.MinPause, 500*time.Millisecond)
+	c.Slots = cmp.Or(c.Slots, 64)
+	c.Share = cmp.Or(c.Share, 0.5)
+	c.Queue = cmp.Or(c.Queue, 2*c.Batch)
+	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, 30*time.Second)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 30*time.Second)
+	c.CallTimeout = cmp.Or(c.CallTimeout, 15*time.Second)
+	c.RescueEvery = cmp.Or(c.RescueEvery, 5*time.Second)
+	c.HeartbeatEvery = cmp.Or(c.HeartbeatEvery, 5*time.Second)
+	c.PruneEvery = cmp.Or(c.PruneEvery, time.Minute)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+
+	if c.Node == "" || len(c.Node) > 512 {
+		return c, fmt.Errorf("Node has %d bytes: give 1 to 512", len(c.Node))
+	}
+	if c.Sink == nil {
+		return c, fmt.Errorf("Sink is nil: say where messages go")
+	}
+	for queue, sink := range c.Routes {
+		if sink == nil {
+			return c, fmt.Errorf("Routes[%q] is nil: say where its messages go", queue)
+		}
+	}
+	if _, err := watermark.ParamsFromBudget(c.Budget, c.High, c.Low, c.MinPause); err != nil {
+		return c, err
+	}
+	if !(c.Share > 0 && c.Share <= 1) {
+		return c, fmt.Errorf("Share is %v: give more than 0, up to 1", c.Share)
+	}
+	counts := map[string]int{"Batch": c.Batch, "Slots": c.Slots, "Queue": c.Queue}
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		if counts[name] < 1 {
+			return c, fmt.Errorf("%s is %d: give 1 or more", name, counts[name])
+		}
+	}
+	times := map[string]time.Duration{
+		"Tick": c.Tick, "DeliveryTimeout": c.DeliveryTimeout, "DrainTimeout": c.DrainTimeout,
+		"CallTimeout": c.CallTimeout, "RescueEvery": c.RescueEvery, "HeartbeatEvery": c.HeartbeatEvery,
+	}
+	for _, name := range slices.Sorted(maps.Keys(times)) {
+		if times[name] <= 0 {
+			return c, fmt.Errorf("%s is %v: give more than 0", name, times[name])
+		}
+	}
+	return c, nil
+}

@@ -1,0 +1,243 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// item is a claimed message on its way through the process.
+type item struct {
+	Message
+	bytes int64  // its part of the budget, until it leaves the book
+	queue *queue // where it is delivered
+	err   error  // what became of the delivery; read once it is in dispatcher.results
+
+	lost    atomic.Bool  // the claim is no longer ours: not worth delivering any more
+	leased  atomic.Int64 // until when the lease surely holds, in dispatcher.clock time
+	started atomic.Int64 // when the delivery began, in dispatcher.clock time; 0: not yet
+	cancel  atomic.Pointer[context.CancelCauseFunc]
+}
+
+var (
+	errLost     = errors.New("the claim was lost")
+	errStopping = errors.New("the node is stopping")
+	errStale    = errors.New("the lease may have run out before the delivery began")
+)
+
+// dispatcher hands messages to sinks. Each sink has a queue, bounded, and a number of
+// dispatch slots. Offering never blocks; a slot that is free takes the next message, in
+// turn from each namespace that has not used up its share of the slots. So a namespace
+// whose deliveries hang holds its share and no more, and what it has waiting is in
+// nobody's way: it does not even count against the bound.
+//
+// A goroutine lives while it has messages to deliver. The lock is held for bookkeeping
+// only, never while a sink works.
+type dispatcher struct {
+	slots    int           // deliveries at a time, a queue
+	share    int           // of those, at most so many of one namespace
+	capacity int           // messages waiting that could run if a slot were free, a queue
+	timeout  time.Duration // one delivery
+	clock    func() int64  // monotonic nanoseconds
+
+	ctx  context.Context // of all deliveries
+	stop context.CancelCauseFunc
+	wake chan struct{} // there are results; holds 1
+
+	mu      sync.Mutex
+	results []*item
+	running sync.WaitGroup
+}
+
+func newDispatcher(slots, share, capacity int, timeout time.Duration, clock func() int64) *dispatcher {
+	d := &dispatcher{
+		slots: slots, share: share, capacity: capacity, timeout: timeout, clock: clock,
+		wake: make(chan struct{}, 1),
+	}
+	d.ctx, d.stop = context.WithCancelCause(context.Background())
+	return d
+}
+
+// queue is what waits for one sink, and how much of it runs. All of it is under the
+// dispatcher's lock.
+type queue struct {
+	d       *dispatcher
+	sink    Sink
+	tenants map[string]*tenant
+	ring    []*tenant // those with something waiting
+	next    int       // whose turn it is, in ring
+	ready   int       // messages waiting of namespaces below their share
+	running int
+}
+
+// tenant is a namespace's part of a queue.
+type tenant struct {
+	namespace string
+	waiting   []*item
+	running   int
+}
+
+func (d *dispatcher) newQueue(sink Sink) *queue {
+	return &queue{d: d, sink: sink, tenants: map[string]*tenant{}}
+}
+
+// offer hands a message on, or refuses it where the queue is full. It never blocks.
+func (q *queue) offer(it *item) bool {
+	q.d.mu.Lock()
+	defer q.d.mu.Unlock()
+	t := q.tenants[it.Namespace]
+	if t == nil {
+		t = &tenant{namespace: it.Namespace}
+	}
+	if t.running < q.d.share {
+		if q.ready >= q.d.capacity {
+			return false
+		}
+		q.ready++
+	}
+	q.tenants[it.Namespace] = t
+	if len(t.waiting) == 0 {
+		q.ring = append(q.ring, t)
+	}
+	t.waiting = append(t.waiting, it)
+	for q.running < q.d.slots {
+		it := q.take()
+		if it == nil {
+			break
+		}
+		q.d.running.Add(1)
+		go q.deliver(it)
+	}
+	return true
+}
+
+// room is how many more messages the queue takes.
+func (q *queue) room() int {
+	q.d.mu.Lock()
+	defer q.d.mu.Unlock()
+	return q.d.capacity - q.ready
+}
+
+// take picks the next message to run, nil if there is none, and counts it as running.
+func (q *queue) take() *item {
+	for range q.ring {
+		if q.next >= len(q.ring) {
+			q.next = 0
+		}
+		t := q.ring[q.next]
+		if t.running >= q.d.share {
+			q.next++
+			continue
+		}
+		it := t.waiting[0]
+		t.waiting[0] = nil
+		t.waiting = t.waiting[1:]
+		q.ready--
+		q.running++
+		t.running++
+		if t.running == q.d.share {
+			q.ready -= len(t.waiting)
+		}
+		if len(t.waiting) == 0 {
+			q.ring = append(q.ring[:q.next], q.ring[q.next+1:]...)
+		} else {
+			q.next++
+		}
+		return it
+	}
+	return nil
+}
+
+// finish counts a message as no longer running and returns the next one for its slot.
+func (q *queue) finish(it *item) *item {
+	q.d.mu.Lock()
+	defer q.d.mu.Unlock()
+	t := q.tenants[it.Namespace]
+	if t.running == q.d.share {
+		q.ready += len(t.waiting)
+	}
+	t.running--
+	q.running--
+	if t.running == 0 && len(t.waiting) == 0 {
+		delete(q.tenants, t.namespace)
+	}
+	q.d.results = append(q.d.results, it)
+	select {
+	case q.d.wake <- struct{}{}:
+	default:
+	}
+	return q.take()
+}
+
+func (q *queue) deliver(it *item) {
+	defer q.d.running.Done()
+	for it != nil {
+		it.err = q.d.call(q.sink, it)
+		it = q.finish(it)
+	}
+}
+
+// call delivers one message, under the time-out. A sink that panics has failed.
+func (d *dispatcher) call(sink Sink, it *item) (err error) {
+	ctx, cancel := context.WithCancelCause(d.ctx)
+	defer cancel(nil)
+	it.cancel.Store(&cancel)
+	switch {
+	case it.lost.Load():
+		return Undelivered(errLost)
+	case d.ctx.Err() != nil:
+		return Undelivered(errStopping)
+	case d.clock() >= it.leased.Load():
+		return Undelivered(errStale)
+	}
+	ctx, done := context.WithTimeout(ctx, d.timeout)
+	defer done()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the sink panicked: %v\n%s", p, debug.Stack())
+		}
+	}()
+	it.started.Store(d.clock())
+	err = sink.Deliver(ctx, it.Message)
+	if judge(err) == again && d.ctx.Err() != nil {
+		err = Undelivered(err) // this node's stop interrupted it: no fault of the message
+	}
+	return err
+}
+
+// lose stops the delivery of a message whose claim is no longer ours.
+func (it *item) lose() {
+	it.lost.Store(true)
+	if cancel := it.cancel.Load(); cancel != nil {
+		(*cancel)(errLost)
+	}
+}
+
+// collect returns the messages whose delivery has ended since the last call.
+func (d *dispatcher) collect() []*item {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	results := d.results
+	d.results = nil
+	return results
+}
+
+// withdraw takes back all that waits, so that only what runs is left.
+func (q *queue) withdraw() []*item {
+	q.d.mu.Lock()
+	defer q.d.mu.Unlock()
+	var waiting []*item
+	for _, t := range q.ring {
+		waiting = append(waiting, t.waiting...)
+		t.waiting = nil
+		if t.running == 0 {
+			delete(q.tenants, t.namespace)
+		}
+	}
+	q.ring, q.ready = nil, 0
+	return waiting
+}

@@ -1,0 +1,179 @@
+package driver
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Ref names one claim of one message: what a settle call must show (INV-9).
+type Ref struct {
+	ID    int64
+	Token int64
+}
+
+// Ref returns the reference to this claim of the message.
+func (m *Message) Ref() Ref { return Ref{m.ID, m.ClaimToken} }
+
+// Failure is a failed attempt at a claimed message.
+type Failure struct {
+	Ref
+	Reason string         // what went wrong; may hold anything, it is cleaned and cut
+	Delay  *time.Duration // due again after this; nil: the policy's backoff
+}
+
+// Complete settles delivered messages as done and returns the ids settled; the others
+// were lost: claimed anew, cancelled, or settled already. With the transaction in which
+// a consumer does its work as db, the work and the settling are one.
+func Complete(ctx context.Context, db Querier, refs []Ref) ([]int64, error) {
+	return settle(ctx, db, "complete", `select outbox.complete($1::bigint[], $2::bigint[])`, refs)
+}
+
+// Retry gives messages back after a failed attempt: due again after their delay, or
+// failed where their attempts are used up. It returns the ids settled, as [Complete].
+func Retry(ctx context.Context, db Querier, failures []Failure) ([]int64, error) {
+	delays := make([]*string, len(failures))
+	for i, f := range failures {
+		if f.Delay != nil {
+			d := interval(*f.Delay)
+			delays[i] = &d
+		}
+	}
+	refs, reasons := split(failures)
+	return settle(ctx, db, "retry",
+		`select outbox.retry($1::bigint[], $2::bigint[], $3::text[], $4::text[]::interval[])`, refs, reasons, delays)
+}
+
+// Fail settles messages as failed, whatever attempts they have left. It returns the ids
+// settled, as [Complete].
+func Fail(ctx context.Context, db Querier, failures []Failure) ([]int64, error) {
+	refs, reasons := split(failures)
+	return settle(ctx, db, "fail", `select outbox.fail($1::bigint[], $2::bigint[], $3::text[])`, refs, reasons)
+}
+
+// Release gives back messages that were claimed and not tried: due as they were, the
+// attempt not charged (INV-10). It returns the ids released, as [Complete].
+func Release(ctx context.Context, db Querier, refs []Ref) ([]int64, error) {
+	return settle(ctx, db, "release", `select outbox.release($1::bigint[], $2::bigint[])`, refs)
+}
+
+// Extend lets claims run on for a lease from now, 0 for the configured one. It returns
+// the ids extended; whoever works on the others should stop.
+func Extend(ctx context.Context, db Querier, refs []Ref, lease time.Duration) ([]int64, error) {
+	var text *string
+	if lease > 0 {
+		t := interval(lease)
+		text = &t
+	}
+	return settle(ctx, db, "extend", `select outbox.extend($1::bigint[], $2::bigint[], $3::text::interval)`, refs, text)
+}
+
+// Rescue takes up to limit messages whose lease has run out back from nodes that are
+// dead or stuck, and returns how many are pending again, and how many have failed
+// because their attempts were used up.
+func Rescue(ctx context.Context, db Querier, limit int) (pending, failed int, err error) {
+	rows, err := db.Query(ctx, `select count(*) filter (where r.state = 'pending'), count(*) filter (where r.state = 'failed')
+from outbox.rescue($1::int) as r`, limit)
+	if err != nil {
+		return 0, 0, wrap("rescue", err)
+	}
+	_, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (struct{}, error) {
+		return struct{}{}, row.Scan(&pending, &failed)
+	})
+	return pending, failed, wrap("rescue", err)
+}
+
+// Prune deletes up to limit messages that were done or cancelled longer ago than the
+// configured retention, and returns how many. Their dispatch keys are free again.
+func Prune(ctx context.Context, db Querier, limit int) (int, error) {
+	n, err := queryOne[int](ctx, db, `select outbox.prune(null, $1::int)`, limit)
+	return n, wrap("prune", err)
+}
+
+// Heartbeat is how a node shows that it lives, and how it is.
+type Heartbeat struct {
+	Node          string
+	Shards        []int32
+	Paused        string // why it does not claim; empty: it claims
+	InFlightBytes int64
+}
+
+// Beat writes the heartbeat.
+func Beat(ctx context.Context, db Querier, h Heartbeat) error {
+	var paused *string
+	if h.Paused != "" {
+		paused = &h.Paused
+	}
+	_, err := queryOne[any](ctx, db, `select outbox.heartbeat($1::text, $2::int[], $3::text, $4::bigint)::text`,
+		h.Node, h.Shards, paused, h.InFlightBytes)
+	return wrap("heartbeat", err)
+}
+
+// Leave ends a node that stops cleanly.
+func Leave(ctx context.Context, db Querier, node string) error {
+	_, err := queryOne[bool](ctx, db, `select outbox.leave($1::text)`, node)
+	return wrap("leave", err)
+}
+
+// settle calls a function that takes ids and tokens first and returns ids. Without refs
+// it does nothing.
+func settle(ctx context.Context, db Querier, verb, sql string, refs []Ref, more ...any) ([]int64, error) {
+	if len(refs) == 0 {
+		return nil, nil
+	}
+	ids, tokens := make([]int64, len(refs)), make([]int64, len(refs))
+	for i, r := range refs {
+		ids[i], tokens[i] = r.ID, r.Token
+	}
+	rows, err := db.Query(ctx, sql, append([]any{ids, tokens}, more...)...)
+	if err != nil {
+		return nil, wrap(verb, err)
+	}
+	settled, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	return settled, wrap(verb, err)
+}
+
+func queryOne[T any](ctx context.Context, db Querier, sql string, args ...any) (T, error) {
+	rows, err := db.Query(ctx, sql, args...)
+	if err != nil {
+		var zero T
+		return zero, err
+	}
+	return pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
+}
+
+func split(failures []Failure) (refs []Ref, reasons []string) {
+	refs, reasons = make([]Ref, len(failures)), make([]string, len(failures))
+	for i, f := range failures {
+		refs[i], reasons[i] = f.Ref, cleanReason(f.Reason)
+	}
+	return refs, reasons
+}
+
+// maxReason is the longest reason sent to the database, in bytes; SQL cuts again, to
+// characters.
+const maxReason = 8 << 10
+
+// cleanReason makes a text from outside one that PostgreSQL takes and a terminal shows
+// as it is: valid UTF-8 of bounded length, without control characters but for tabs and
+// line ends.
+func cleanReason(s string) string {
+	if len(s) > maxReason {
+		s = s[:maxReason]
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return '\uFFFD'
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\uFFFD"))
+}
+
+// interval writes a duration as PostgreSQL reads it, whatever its IntervalStyle.
+func interval(d time.Duration) string {
+	return strconv.FormatInt(d.Microseconds(), 10) + " microseconds"
+}

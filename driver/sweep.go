@@ -1,0 +1,381 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fairclaim/fairclaim/budget"
+	"github.com/fairclaim/fairclaim/watermark"
+)
+
+// Sweeper is a node: it claims, hands on to sinks, and settles. Make one with
+// [NewSweeper], and call [Sweeper.Run] or [Sweeper.Once], once.
+type Sweeper struct {
+	db     DB
+	config Config
+	stats  counters
+	budget budget.Inflight
+
+	drain     chan struct{}
+	drainOnce sync.Once
+}
+
+// NewSweeper makes a node. db is best a pool of two connections or more; it stays the
+// caller's to close.
+func NewSweeper(db DB, config Config) (*Sweeper, error) {
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("sweeper: %w", err)
+	}
+	return &Sweeper{db: db, config: config, drain: make(chan struct{})}, nil
+}
+
+// Drain makes Run or Once come to an orderly end: no new claims; what is in flight is
+// finished, until Config.DrainTimeout; the rest is released. It returns at once and may
+// be called from anywhere, more than once.
+func (s *Sweeper) Drain() { s.drainOnce.Do(func() { close(s.drain) }) }
+
+// Run sweeps until it is told to end: by [Sweeper.Drain], in good order, and it returns
+// nil; or by ctx, at once: deliveries are cancelled, all is released, and it returns the
+// cause of ctx's end. It also ends when a sink says [ErrSinkClosed], with that error.
+// Errors of the database end it only before the first claim; later ones are logged and
+// tried again, with growing pauses.
+//
+// No goroutine outlives Run, unless a sink ignores the end of its context for more than
+// five seconds; then Run returns an error that says so. No transaction is open while a
+// sink works.
+func (s *Sweeper) Run(ctx context.Context) error { return s.sweep(ctx, true, 0) }
+
+// Once sweeps until a claim that was made with nothing in flight comes back empty, or,
+// with maxSweeps above 0, for that many claims; then it finishes what is in flight. It is
+// no live node: it sends no heartbeats. Otherwise as [Sweeper.Run], but an error of the
+// database ends it.
+func (s *Sweeper) Once(ctx context.Context, maxSweeps int) error {
+	return s.sweep(ctx, false, maxSweeps)
+}
+
+// Stats are counts since the start.
+type Stats struct {
+	Sweeps    int64 // claims made
+	Claimed   int64 // messages claimed
+	Done      int64 // delivered and settled
+	Retried   int64 // failed attempts given back
+	Failed    int64 // failed for good
+	Released  int64 // given back untried
+	Lost      int64 // claims that were no longer ours
+	Pauses    int64 // times that claiming paused
+	InFlight  int64 // messages claimed and not settled, now
+	UsedBytes int64 // their payload bytes, now
+}
+
+type counters struct {
+	sweeps, claimed, done, retried, failed, released, lost, pauses, inFlight atomic.Int64
+}
+
+// Stats returns the counts so far. It may be called at any time, from any goroutine.
+func (s *Sweeper) Stats() Stats {
+	c := &s.stats
+	return Stats{
+		Sweeps: c.sweeps.Load(), Claimed: c.claimed.Load(), Done: c.done.Load(), Retried: c.retried.Load(),
+		Failed: c.failed.Load(), Released: c.released.Load(), Lost: c.lost.Load(), Pauses: c.pauses.Load(),
+		InFlight: c.inFlight.Load(), UsedBytes: s.budget.Usage(),
+	}
+}
+
+// loop is one run of a Sweeper. Everything in it belongs to the goroutine that runs it;
+// only the dispatcher is shared with deliveries.
+type loop struct {
+	*Sweeper
+	log      *slog.Logger
+	live     bool // a live node: heartbeats, prunes
+	most     int  // claims, 0: any number
+	shards   []int32
+	lease    time.Duration
+	clock    func() int64
+	control  *watermark.Controller
+	dispatch *dispatcher
+	sink     *queue
+	routes   map[string]*queue
+
+	book    map[Ref]*item // what is claimed and not settled
+	stash   []*item       // claimed, and refused by its queue
+	results []*item       // delivered, and to be settled
+
+	sweepAt  int64 // clock time of the next sweep
+	again    bool  // the last claim came back full: sweep as soon as there is room
+	emptied  bool  // the last claim was empty, and nothing was in flight
+	retryAt  int64 // the database failed: no call before this
+	backoff  time.Duration
+	duties   duties
+	draining bool
+	drainAt  int64 // clock time when draining ends
+	ending   error // why it ends, if not by Drain
+}
+
+func (s *Sweeper) sweep(ctx context.Context, live bool, maxSweeps int) error {
+	l, err := s.newLoop(ctx, live, maxSweeps)
+	if err != nil {
+		return err
+	}
+	l.log.Info("sweeping", "shards", len(l.shards), "lease", l.lease)
+	for ctx.Err() == nil {
+		l.collect()
+		l.handOn()
+		l.flush(ctx)
+		if l.draining {
+			if len(l.book) == 0 || l.clock() >= l.drainAt {
+				break
+			}
+		} else if l.mayClaim() {
+			l.claim(ctx)
+		}
+		l.attend(ctx)
+		if !l.draining && l.over() {
+			l.beginDrain()
+			continue
+		}
+		l.wait(ctx)
+	}
+	return l.end(ctx)
+}
+
+// newLoop asks the database for what the loop must know, so that what is wrong with the
+// connection, the rights or the schema is found at the start.
+func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop, error) {
+	c := s.config
+	start := time.Now()
+	clock := func() int64 { return int64(time.Since(start)) + 1 }
+	params, err := watermark.ParamsFromBudget(c.Budget, c.High, c.Low, c.MinPause)
+	if err != nil {
+		return nil, err
+	}
+	control, err := watermark.New(params, time.Now)
+	if err != nil {
+		return nil, err
+	}
+	ask, cancel := context.WithTimeout(ctx, c.CallTimeout)
+	defer cancel()
+	rows, err := s.db.Query(ask, `select extract(epoch from s.lease)::float8, outbox.all_shards() from outbox.settings() as s`)
+	if err != nil {
+		return nil, wrap("read the settings", err)
+	}
+	var seconds float64
+	var shards []int32
+	_, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (struct{}, error) {
+		return struct{}{}, row.Scan(&seconds, &shards)
+	})
+	if err != nil {
+		return nil, wrap("read the settings", err)
+	}
+	for _, shard := range c.Shards {
+		if shard < 0 || int(shard) >= len(shards) {
+			return nil, fmt.Errorf("shard %d: the outbox has shards 0 to %d", shard, len(shards)-1)
+		}
+	}
+	if c.Shards != nil {
+		shards = c.Shards
+	}
+	l := &loop{
+		Sweeper: s, log: c.Logger.With("node", c.Node), live: live, most: maxSweeps, shards: shards,
+		lease: time.Duration(seconds * float64(time.Second)), clock: clock, control: control,
+		dispatch: newDispatcher(c.Slots, max(int(float64(c.Slots)*c.Share), 1), c.Queue, c.DeliveryTimeout, clock),
+		routes:   map[string]*queue{}, book: map[Ref]*item{},
+	}
+	l.sink = l.dispatch.newQueue(c.Sink)
+	for name, sink := range c.Routes {
+		l.routes[name] = l.dispatch.newQueue(sink)
+	}
+	return l, nil
+}
+
+// mayClaim reports whether it is time for a sweep and nothing speaks against one. It is
+// where the watermarks tick.
+func (l *loop) mayClaim() bool {
+	now := l.clock()
+	if now < l.retryAt || now < l.sweepAt && !(l.again && l.room() >= (l.config.Batch+1)/2) {
+		return false
+	}
+	l.sweepAt = now + int64(jitter(l.config.Tick))
+	switch l.control.Tick(l.budget.Usage(), l.drained()) {
+	case watermark.Pause:
+		l.stats.pauses.Add(1)
+		l.log.Info("claiming paused", "reason", l.control.Reason(), "in_flight_bytes", l.budget.Usage())
+		l.duties.heartbeat = 0 // tell the others at once
+	case watermark.Resume:
+		l.log.Info("claiming resumed", "in_flight_bytes", l.budget.Usage())
+		l.duties.heartbeat = 0
+	}
+	return !l.control.Paused() && l.room() > 0
+}
+
+// room is how many rows a claim may bring: what the emptiest queue takes. Where they
+// belong into a fuller one they are refused, and pause claiming.
+func (l *loop) room() int {
+	room := l.sink.room()
+	for _, q := range l.routes {
+		room = max(room, q.room())
+	}
+	return min(room, l.config.Batch)
+}
+
+// drained reports whether nothing is stashed and every queue is at most half full.
+func (l *loop) drained() bool {
+	low := (l.config.Queue + 1) / 2
+	for _, q := range l.routes {
+		if q.room() < low {
+			return false
+		}
+	}
+	return len(l.stash) == 0 && l.sink.room() >= low
+}
+
+func (l *loop) claim(ctx context.Context) {
+	left := l.config.Budget - l.budget.Usage()
+	if left <= 0 {
+		return
+	}
+	before := l.clock()
+	want := l.room()
+	idle := len(l.book) == 0
+	call, cancel := context.WithTimeout(ctx, l.config.CallTimeout)
+	defer cancel()
+	messages, err := Claim(call, l.db, ClaimRequest{Node: l.config.Node, Shards: l.shards, Batch: want, MaxBytes: left})
+	if l.failed(ctx, err) {
+		return
+	}
+	l.stats.sweeps.Add(1)
+	l.stats.claimed.Add(int64(len(messages)))
+	l.again = len(messages) == want
+	l.emptied = idle && len(messages) == 0
+	for i := range messages {
+		it := &item{Message: messages[i], bytes: int64(len(messages[i].Payload)), queue: l.sink}
+		if q, ok := l.routes[it.TaskQueue]; ok {
+			it.queue = q
+		}
+		it.leased.Store(before + int64(l.lease))
+		l.book[it.Ref()] = it
+		l.stats.inFlight.Add(1)
+		l.budget.Add(it.bytes)
+		if !it.queue.offer(it) {
+			l.control.OnSendRejected()
+			l.stash = append(l.stash, it)
+		}
+	}
+}
+
+// handOn offers what is stashed again, the oldest first.
+func (l *loop) handOn() {
+	kept := l.stash[:0]
+	for _, it := range l.stash {
+		if it.lost.Load() {
+			it.err = Undelivered(errLost)
+			l.results = append(l.results, it)
+		} else if !it.queue.offer(it) {
+			kept = append(kept, it)
+		}
+	}
+	clear(l.stash[len(kept):])
+	l.stash = kept
+}
+
+// collect takes over what has been delivered.
+func (l *loop) collect() {
+	for _, it := range l.dispatch.collect() {
+		it.Payload = nil // it was handed on; do not keep it until it is settled
+		if errors.Is(it.err, ErrSinkClosed) && l.ending == nil {
+			l.ending = it.err
+			l.log.Error("a sink is closed: ending", "error", it.err)
+		}
+		l.results = append(l.results, it)
+	}
+	if l.ending != nil && !l.draining {
+		l.beginDrain()
+	}
+}
+
+// over reports whether the loop has done what it was asked to do.
+func (l *loop) over() bool {
+	if l.live {
+		return l.ending != nil
+	}
+	return l.ending != nil || l.emptied || l.most > 0 && l.stats.sweeps.Load() >= int64(l.most)
+}
+
+// leave takes a message out of the book: settled, lost or abandoned. It is the one place
+// where its bytes are given back (INV-13).
+func (l *loop) leave(it *item) {
+	if _, ok := l.book[it.Ref()]; !ok {
+		return
+	}
+	delete(l.book, it.Ref())
+	l.stats.inFlight.Add(-1)
+	if !l.budget.Sub(it.bytes) {
+		l.log.Error("more bytes given back than were in flight", "id", it.ID)
+	}
+}
+
+// wait sleeps until there is something to do.
+func (l *loop) wait(ctx context.Context) {
+	now := l.clock()
+	until := l.duties.next()
+	if !l.draining {
+		until = min(until, max(l.sweepAt, l.retryAt))
+		if l.again && !l.control.Paused() && now >= l.retryAt && l.room() >= (l.config.Batch+1)/2 {
+			return
+		}
+	} else {
+		until = min(until, l.drainAt)
+	}
+	if len(l.results) > 0 { // the database failed them
+		until = min(until, l.retryAt)
+	}
+	if until <= now {
+		return
+	}
+	timer := time.NewTimer(time.Duration(until - now))
+	defer timer.Stop()
+	drain := l.drain
+	if l.draining {
+		drain = nil
+	}
+	select {
+	case <-ctx.Done():
+	case <-drain:
+		l.beginDrain()
+	case <-l.dispatch.wake:
+	case <-timer.C:
+	}
+}
+
+// failed notes an error of the database, if there is one: the next call waits, longer
+// each time. Once ends by it.
+func (l *loop) failed(ctx context.Context, err error) bool {
+	if err == nil {
+		l.backoff = 0
+		return false
+	}
+	if ctx.Err() != nil {
+		return true
+	}
+	l.backoff = min(max(2*l.backoff, 100*time.Millisecond), 10*time.Second)
+	pause := jitter(l.backoff)
+	l.retryAt = l.clock() + int64(pause)
+	l.log.Warn("the database failed a call", "error", err, "retry_in", pause.Round(time.Millisecond))
+	if !l.live && l.ending == nil {
+		l.ending = err
+	}
+	return true
+}
+
+// jitter spreads a duration by a fifth to both sides.
+func jitter(d time.Duration) time.Duration {
+	return d - d/5 + rand.N(2*d/5+1)
+}
