@@ -1,0 +1,263 @@
+package driver
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	maxNameBytes        = 512 // namespace, task queue, dispatch key
+	maxContentTypeBytes = 256
+
+	// One call of outbox.enqueue_batch holds at most so many messages, and so many
+	// bytes of payload unless a single one has more.
+	maxStatementRows  = 5000
+	maxStatementBytes = 8 << 20
+
+	enqueueQuery = `
+		select outbox.enqueue($1::text, $2::text, $3::text, $4::bytea, $5::text, $6::text::jsonb, $7::text::interval)`
+	enqueueBatchQuery = `
+		select b.ord, b.id
+		from outbox.enqueue_batch($1::text[], $2::text[], $3::text[], $4::bytea[], $5::text[],
+		                          $6::text[]::jsonb[], $7::text[]::interval[]) as b`
+)
+
+// Querier runs a query: a *pgxpool.Pool, a *pgx.Conn or a pgx.Tx, in whatever
+// query execution mode.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Enqueued is what became of one message.
+type Enqueued struct {
+	ID        int64 // 0 for a duplicate
+	Duplicate bool  // the namespace had a message with this key; the new one was not written (INV-3)
+}
+
+// Enqueue writes m in the transaction of db. With a pgx.Tx the message exists if and
+// when that commits; with a pool or a connection that is in no transaction, at once.
+//
+// A duplicate is no error, so a call that may or may not have come through can be
+// made again. Errors match [ErrBadArgument], [ErrKeyTaken] or [ErrPayloadTooLarge]
+// where one of them is the reason; any error of the database leaves its transaction
+// aborted, as usual.
+func Enqueue(ctx context.Context, db Querier, m NewMessage) (Enqueued, error) {
+	args, err := enqueueArgs(m)
+	if err != nil {
+		return Enqueued{}, wrap("enqueue", err)
+	}
+	rows, err := db.Query(ctx, enqueueQuery, args...)
+	if err != nil {
+		return Enqueued{}, wrap("enqueue", err)
+	}
+	id, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[*int64])
+	if err != nil {
+		return Enqueued{}, wrap("enqueue", err)
+	}
+	return enqueued(id), nil
+}
+
+// EnqueueBatch is [Enqueue] for many messages, in a fraction of the round trips and
+// of the time. The result has an entry for each, in the same order; a key that comes
+// twice in ms is a duplicate from the second time on.
+//
+// Many messages or large payloads take several statements. In a transaction that
+// makes no difference: all are written or, after an error, none. Outside of one, a
+// call that ends with an error may have written some; made again, it writes the
+// rest and reports those as duplicates. Messages are written in the order of their
+// keys, so that calls with the same keys do not deadlock.
+func EnqueueBatch(ctx context.Context, db Querier, ms []NewMessage) ([]Enqueued, error) {
+	return enqueueBatch(ms, func(part []NewMessage, found func(ord int32, id *int64)) error {
+		rows, err := db.Query(ctx, enqueueBatchQuery, batchArgs(part)...)
+		if err != nil {
+			return err
+		}
+		var ord int32
+		var id *int64
+		_, err = pgx.ForEachRow(rows, []any{&ord, &id}, func() error {
+			found(ord, id)
+			return nil
+		})
+		return err
+	})
+}
+
+// Validate reports whether every outbox could take m, apart from the size of its
+// payload, for which each has its own limit. Enqueue calls it; so can who wants to
+// know before. The error matches [ErrBadArgument] and names the field.
+func (m NewMessage) Validate() error {
+	for _, f := range []struct {
+		name, value string
+		min, max    int
+	}{
+		{"namespace", m.Namespace, 1, maxNameBytes},
+		{"task_queue", m.TaskQueue, 1, maxNameBytes},
+		{"dispatch_key", m.DispatchKey, 1, maxNameBytes},
+		{"content_type", m.ContentType, 0, maxContentTypeBytes},
+	} {
+		if len(f.value) < f.min || len(f.value) > f.max {
+			return fmt.Errorf("%w: %s has %d bytes, not %d to %d", ErrBadArgument, f.name, len(f.value), max(f.min, 1), f.max)
+		}
+		if err := validText(f.value); err != nil {
+			return fmt.Errorf("%w: %s %w", ErrBadArgument, f.name, err)
+		}
+	}
+	for name, value := range m.Headers {
+		if err := cmp.Or(validText(name), validText(value)); err != nil {
+			return fmt.Errorf("%w: header %q %w", ErrBadArgument, name, err)
+		}
+	}
+	return nil
+}
+
+// validText refuses what PostgreSQL's text cannot hold.
+func validText(s string) error {
+	if strings.ContainsRune(s, 0) {
+		return errors.New("has a NUL byte")
+	}
+	if !utf8.ValidString(s) {
+		return errors.New("is not valid UTF-8")
+	}
+	return nil
+}
+
+func enqueued(id *int64) Enqueued {
+	if id == nil {
+		return Enqueued{Duplicate: true}
+	}
+	return Enqueued{ID: *id}
+}
+
+func enqueueArgs(m NewMessage) ([]any, error) {
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	return []any{
+		m.Namespace, m.TaskQueue, m.DispatchKey, payload(m),
+		contentType(m), headers(m), delay(m),
+	}, nil
+}
+
+func batchArgs(ms []NewMessage) []any {
+	var namespaces, queues, keys, types, heads, delays []string
+	var payloads [][]byte
+	for _, m := range ms {
+		namespaces = append(namespaces, m.Namespace)
+		queues = append(queues, m.TaskQueue)
+		keys = append(keys, m.DispatchKey)
+		payloads = append(payloads, payload(m))
+		types = append(types, contentType(m))
+		heads = append(heads, headers(m))
+		delays = append(delays, delay(m))
+	}
+	return []any{namespaces, queues, keys, payloads, types, heads, delays}
+}
+
+// enqueueBatch cuts ms into statements and puts their answers back in place. send
+// runs one statement, and calls found with each row of its answer.
+func enqueueBatch(ms []NewMessage, send func(part []NewMessage, found func(ord int32, id *int64)) error) ([]Enqueued, error) {
+	for i, m := range ms {
+		if err := m.Validate(); err != nil {
+			return nil, fmt.Errorf("enqueue batch: message %d: %w", i, err)
+		}
+	}
+	result := make([]Enqueued, len(ms))
+	parts := cut(ms)
+	for _, part := range parts {
+		some := make([]NewMessage, len(part))
+		for i, at := range part {
+			some[i] = ms[at]
+		}
+		answers := 0
+		err := send(some, func(ord int32, id *int64) {
+			if ord >= 1 && int(ord) <= len(part) {
+				result[part[ord-1]] = enqueued(id)
+				answers++
+			}
+		})
+		if err == nil && answers != len(part) {
+			err = fmt.Errorf("%d messages, but %d answers", len(part), answers)
+		}
+		if err != nil {
+			return nil, wrap("enqueue batch", err)
+		}
+	}
+	return result, nil
+}
+
+// cut deals the places of ms out to statements, those with smaller keys first.
+// Inside of a statement they keep the order of ms, so that of two messages with
+// one key the first is written.
+func cut(ms []NewMessage) [][]int {
+	places := make([]int, len(ms))
+	for i := range places {
+		places[i] = i
+	}
+	bytes := 0
+	for _, m := range ms {
+		bytes += len(m.Payload)
+	}
+	if len(ms) == 0 {
+		return nil
+	}
+	if len(ms) <= maxStatementRows && bytes <= maxStatementBytes {
+		return [][]int{places}
+	}
+
+	slices.SortStableFunc(places, func(a, b int) int { return strings.Compare(ms[a].DispatchKey, ms[b].DispatchKey) })
+	var parts [][]int
+	start, size := 0, 0
+	for i, at := range places {
+		n := len(ms[at].Payload)
+		if i > start && (i-start == maxStatementRows || size+n > maxStatementBytes) {
+			parts = append(parts, places[start:i])
+			start, size = i, 0
+		}
+		size += n
+	}
+	parts = append(parts, places[start:])
+	for _, part := range parts {
+		slices.Sort(part)
+	}
+	return parts
+}
+
+// payload is never nil, which drivers send as null.
+func payload(m NewMessage) []byte {
+	if m.Payload == nil {
+		return []byte{}
+	}
+	return m.Payload
+}
+
+func contentType(m NewMessage) string { return cmp.Or(m.ContentType, "application/json") }
+
+func headers(m NewMessage) string {
+	if len(m.Headers) == 0 {
+		return "{}"
+	}
+	text, err := json.Marshal(m.Headers)
+	if err != nil { // cannot be: keys and values are strings
+		panic(err)
+	}
+	return string(text)
+}
+
+// delay is an interval as PostgreSQL reads it in every setting of IntervalStyle.
+func delay(m NewMessage) string {
+	if m.Delay <= 0 {
+		return "0"
+	}
+	us := (m.Delay-1)/time.Microsecond + 1 // up: never due too soon
+	return strconv.FormatInt(int64(us), 10) + " microseconds"
+}

@@ -1,0 +1,70 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Reasons for which the outbox refuses a call, for errors.Is. The error that wraps
+// one holds the database's own error too, for errors.As.
+var (
+	// ErrBadArgument: an argument that no outbox could use (SQLSTATE OB001, or
+	// found out before the database was asked).
+	ErrBadArgument = errors.New("bad argument")
+
+	// ErrKeyTaken: the dispatch key belongs to a message of another namespace
+	// (SQLSTATE OB003, INV-3).
+	ErrKeyTaken = errors.New("dispatch key belongs to another namespace")
+
+	// ErrPayloadTooLarge: the payload has more bytes than the setting
+	// max_payload_bytes (SQLSTATE OB004).
+	ErrPayloadTooLarge = errors.New("payload too large")
+)
+
+// refusal is what a SQLSTATE that the outbox raises means here; nil for all others.
+func refusal(sqlstate string) error {
+	switch sqlstate {
+	case "OB001":
+		return ErrBadArgument
+	case "OB003":
+		return ErrKeyTaken
+	case "OB004":
+		return ErrPayloadTooLarge
+	}
+	return nil
+}
+
+// refusedError is a database error that has one of the reasons above: its text is
+// the database's, without severity and code.
+type refusedError struct {
+	reason error
+	err    error
+}
+
+func (e *refusedError) Error() string {
+	var pg *pgconn.PgError
+	if errors.As(e.err, &pg) {
+		return pg.Message
+	}
+	return e.err.Error()
+}
+
+func (e *refusedError) Unwrap() []error { return []error{e.reason, e.err} }
+
+// wrap says what failed, and makes the SQLSTATEs of the outbox known to errors.Is;
+// nil stays nil. It goes by the method SQLState, which the errors of other drivers
+// under database/sql have too.
+func wrap(verb string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) {
+		if reason := refusal(state.SQLState()); reason != nil {
+			err = &refusedError{reason: reason, err: err}
+		}
+	}
+	return fmt.Errorf("%s: %w", verb, err)
+}

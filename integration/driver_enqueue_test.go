@@ -1,0 +1,437 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/fairclaim/fairclaim/driver"
+)
+
+// enqueuer is one way to enqueue, as the tests below use it.
+type enqueuer struct {
+	name  string
+	one   func(ctx context.Context, m driver.NewMessage) (driver.Enqueued, error)
+	batch func(ctx context.Context, ms []driver.NewMessage) ([]driver.Enqueued, error)
+}
+
+var execModes = []pgx.QueryExecMode{
+	pgx.QueryExecModeCacheStatement,
+	pgx.QueryExecModeCacheDescribe,
+	pgx.QueryExecModeDescribeExec,
+	pgx.QueryExecModeExec,
+	pgx.QueryExecModeSimpleProtocol,
+}
+
+// enqueuers returns every way into the database: each query execution mode of pgx
+// through a connection, a transaction (committed at once) and database/sql.
+func enqueuers(t *testing.T, dsn string) []enqueuer {
+	t.Helper()
+	var all []enqueuer
+	for _, mode := range execModes {
+		config, err := pgx.ParseConfig(dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.DefaultQueryExecMode = mode
+		conn, err := pgx.ConnectConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close(context.Background()) })
+		db := stdlib.OpenDB(*config)
+		t.Cleanup(func() { db.Close() })
+		all = append(all,
+			enqueuer{
+				mode.String() + "/conn",
+				func(ctx context.Context, m driver.NewMessage) (driver.Enqueued, error) {
+					return driver.Enqueue(ctx, conn, m)
+				},
+				func(ctx context.Context, ms []driver.NewMessage) ([]driver.Enqueued, error) {
+					return driver.EnqueueBatch(ctx, conn, ms)
+				},
+			},
+			enqueuer{
+				mode.String() + "/tx",
+				func(ctx context.Context, m driver.NewMessage) (e driver.Enqueued, err error) {
+					err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { e, err = driver.Enqueue(ctx, tx, m); return err })
+					return e, err
+				},
+				func(ctx context.Context, ms []driver.NewMessage) (es []driver.Enqueued, err error) {
+					err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { es, err = driver.EnqueueBatch(ctx, tx, ms); return err })
+					return es, err
+				},
+			},
+			enqueuer{
+				mode.String() + "/sql",
+				func(ctx context.Context, m driver.NewMessage) (driver.Enqueued, error) {
+					return driver.EnqueueSQL(ctx, db, m)
+				},
+				func(ctx context.Context, ms []driver.NewMessage) ([]driver.Enqueued, error) {
+					return driver.EnqueueBatchSQL(ctx, db, ms)
+				},
+			})
+	}
+	return all
+}
+
+// oddMessages are messages whose texts and bytes try every quoting on the way.
+func oddMessages(prefix string) []driver.NewMessage {
+	var ms []driver.NewMessage
+	for i, s := range []string{
+		`plain`, `it's`, `say "hi"`, `back\slash`, `\\x41`, `{1,2}`, `NULL`, `null`, `,`, ` pad `, "tab\tline\nfeed\r", `100%`, `$1`, `$$`, `;--`,
+		"e\u0301", "\u00e9", "שלום", "\u202eevil", "🦉", "\x01\x1b[31m", strings.Repeat("ü", 200),
+	} {
+		ms = append(ms, driver.NewMessage{
+			Namespace: s, TaskQueue: s, DispatchKey: prefix + s, ContentType: "text/" + s,
+			Payload: []byte(s), Headers: map[string]string{s: s, "n": fmt.Sprint(i)},
+		})
+	}
+	return append(ms,
+		driver.NewMessage{Namespace: "bytes", TaskQueue: "q", DispatchKey: prefix + "nil"},
+		driver.NewMessage{Namespace: "bytes", TaskQueue: "q", DispatchKey: prefix + "all", Payload: allBytes()},
+		driver.NewMessage{Namespace: "bytes", TaskQueue: "q", DispatchKey: prefix + "hex", Payload: []byte(`\x4142`)})
+}
+
+func allBytes() []byte {
+	b := make([]byte, 256)
+	for i := range b {
+		b[i] = byte(i)
+	}
+	return b
+}
+
+// stored is a message as the tables hold it.
+func stored(t *testing.T, q querier, key string) driver.NewMessage {
+	t.Helper()
+	rows, _ := q.Query(t.Context(), `select namespace, task_queue, dispatch_key, content_type, headers, payload
+		from outbox.message where dispatch_key = $1`, key)
+	m, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (m driver.NewMessage, err error) {
+		err = row.Scan(&m.Namespace, &m.TaskQueue, &m.DispatchKey, &m.ContentType, &m.Headers, &m.Payload)
+		return m, err
+	})
+	if err != nil {
+		t.Fatalf("message %q: %v", key, err)
+	}
+	return m
+}
+
+func wantStored(t *testing.T, q querier, want driver.NewMessage) {
+	t.Helper()
+	if want.ContentType == "" {
+		want.ContentType = "application/json"
+	}
+	if want.Headers == nil {
+		want.Headers = map[string]string{}
+	}
+	if want.Payload == nil {
+		want.Payload = []byte{}
+	}
+	if got := stored(t, q, want.DispatchKey); !reflect.DeepEqual(got, want) {
+		t.Errorf("stored %+v, want %+v", got, want)
+	}
+}
+
+// INV-3: what goes in is what stands in the tables, and a second time it is a
+// duplicate, on every way in.
+func TestDriverEnqueueEveryWay(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	for _, by := range enqueuers(t, db.DSN) {
+		singles, batch := oddMessages(by.name+"/1/"), oddMessages(by.name+"/n/")
+		for _, m := range singles {
+			first, err := by.one(t.Context(), m)
+			if err != nil || first.Duplicate || first.ID < 1 {
+				t.Fatalf("%s: %q: %+v, %v", by.name, m.DispatchKey, first, err)
+			}
+			again, err := by.one(t.Context(), m)
+			if err != nil || again != (driver.Enqueued{Duplicate: true}) {
+				t.Fatalf("%s: %q again: %+v, %v", by.name, m.DispatchKey, again, err)
+			}
+			wantStored(t, db.Pool, m)
+		}
+
+		twice := batch[3]
+		twice.Payload = []byte("second in the batch")
+		given := append(batch[:len(batch):len(batch)], twice)
+		found, err := by.batch(t.Context(), given)
+		if err != nil || len(found) != len(given) {
+			t.Fatalf("%s: %d results, %v", by.name, len(found), err)
+		}
+		for i, m := range batch {
+			if id := one[int64](t, db.Pool, `select id from outbox.message where dispatch_key = $1`, m.DispatchKey); found[i] != (driver.Enqueued{ID: id}) {
+				t.Errorf("%s: result %d is %+v, want id %d", by.name, i, found[i], id)
+			}
+			wantStored(t, db.Pool, m)
+		}
+		if last := found[len(batch)]; last != (driver.Enqueued{Duplicate: true}) {
+			t.Errorf("%s: a key twice in a batch: %+v", by.name, last)
+		}
+		again, err := by.batch(t.Context(), given)
+		if err != nil {
+			t.Fatalf("%s: again: %v", by.name, err)
+		}
+		for i, e := range again {
+			if e != (driver.Enqueued{Duplicate: true}) {
+				t.Errorf("%s: message %d again: %+v", by.name, i, e)
+			}
+		}
+		if none, err := by.batch(t.Context(), nil); err != nil || len(none) != 0 {
+			t.Errorf("%s: no messages: %v, %v", by.name, none, err)
+		}
+	}
+	if n := one[int](t, db.Pool, `select count(*) from outbox.message as m full join outbox.pending as p using (id, namespace, task_queue)
+		where m.id is null or p.id is null or p.payload_bytes <> octet_length(m.payload)`); n != 0 {
+		t.Errorf("%d messages without their pending row, or the other way round", n)
+	}
+}
+
+func TestDriverEnqueueDelay(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	for _, style := range []string{"postgres", "postgres_verbose", "sql_standard", "iso_8601"} {
+		run(t, db.Pool, fmt.Sprintf("alter role %s in database %s set IntervalStyle = %s", db.Owner, db.Name, style))
+		for _, by := range enqueuers(t, db.DSN)[:3] {
+			for _, delay := range []time.Duration{-time.Hour, 0, 1, 1500 * time.Microsecond, 36 * time.Hour, math.MaxInt64} {
+				key := fmt.Sprint(style, by.name, delay)
+				m := driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: key, Delay: delay}
+				if _, err := by.one(t.Context(), m); err != nil {
+					t.Fatal(err)
+				}
+				m.DispatchKey += "/batch"
+				if _, err := by.batch(t.Context(), []driver.NewMessage{m}); err != nil {
+					t.Fatal(err)
+				}
+				want := (max(delay, 0) + 999) / 1000
+				if delay == math.MaxInt64 {
+					want = math.MaxInt64/1000 + 1
+				}
+				for _, k := range []string{key, m.DispatchKey} {
+					if got := one[int64](t, db.Pool, `select (extract(epoch from p.visible_after - m.created_at) * 1e6)::bigint
+						from outbox.message as m join outbox.pending as p using (id) where m.dispatch_key = $1`, k); got != int64(want) {
+						t.Errorf("%s: due after %d us, want %d", k, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// INV-3: a key of another namespace is an error that says so, on every way in.
+func TestDriverEnqueueErrors(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	if _, err := driver.Enqueue(t.Context(), db.Pool, driver.NewMessage{Namespace: "other", TaskQueue: "q", DispatchKey: "theirs"}); err != nil {
+		t.Fatal(err)
+	}
+	good := driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: "k"}
+	tests := []struct {
+		name   string
+		change func(*driver.NewMessage)
+		want   error
+		code   string // "": found before the database is asked
+		text   string
+	}{
+		{"no namespace", func(m *driver.NewMessage) { m.Namespace = "" }, driver.ErrBadArgument, "", "namespace has 0 bytes"},
+		{"long queue", func(m *driver.NewMessage) { m.TaskQueue = strings.Repeat("ü", 257) }, driver.ErrBadArgument, "", "task_queue has 514 bytes"},
+		{"NUL in key", func(m *driver.NewMessage) { m.DispatchKey = "a\x00b" }, driver.ErrBadArgument, "", "dispatch_key has a NUL byte"},
+		{"Latin-1 namespace", func(m *driver.NewMessage) { m.Namespace = "caf\xe9" }, driver.ErrBadArgument, "", "namespace is not valid UTF-8"},
+		{"NUL in header", func(m *driver.NewMessage) { m.Headers = map[string]string{"X": "\x00"} }, driver.ErrBadArgument, "", `header "X" has a NUL byte`},
+		{"Latin-1 header name", func(m *driver.NewMessage) { m.Headers = map[string]string{"\xe9": ""} }, driver.ErrBadArgument, "", `header "\xe9" is not valid UTF-8`},
+		{"long content type", func(m *driver.NewMessage) { m.ContentType = strings.Repeat("x", 257) }, driver.ErrBadArgument, "", "content_type has 257 bytes"},
+		{"key taken", func(m *driver.NewMessage) { m.DispatchKey = "theirs" }, driver.ErrKeyTaken, "OB003", "another namespace"},
+		{"large", func(m *driver.NewMessage) { m.Payload = make([]byte, 1<<20+1) }, driver.ErrPayloadTooLarge, "OB004", "1048577 bytes, the limit is 1048576"},
+	}
+	for _, by := range enqueuers(t, db.DSN) {
+		for _, tt := range tests {
+			m := good
+			tt.change(&m)
+			_, one := by.one(t.Context(), m)
+			_, batch := by.batch(t.Context(), []driver.NewMessage{good, m})
+			for verb, err := range map[string]error{"enqueue: ": one, "enqueue batch: ": batch} {
+				var pgErr *pgconn.PgError
+				code := ""
+				if errors.As(err, &pgErr) {
+					code = pgErr.Code
+				}
+				if !errors.Is(err, tt.want) || code != tt.code || !strings.HasPrefix(err.Error(), verb) || !strings.Contains(err.Error(), tt.text) {
+					t.Errorf("%s: %s: %v (code %q)", by.name, tt.name, err, code)
+				}
+			}
+			if batch != nil && tt.code == "" && !strings.Contains(batch.Error(), "message 1: ") {
+				t.Errorf("%s: %s: %v names no message", by.name, tt.name, batch)
+			}
+		}
+	}
+	if n := one[int](t, db.Pool, `select count(*) from outbox.message where dispatch_key <> 'theirs'`); n != 0 {
+		t.Errorf("%d messages were written beside errors", n)
+	}
+}
+
+// INV-2: a message exists if and when the caller's transaction commits, also when a
+// batch takes several statements.
+func TestDriverEnqueueInTransaction(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	big := make([]driver.NewMessage, 12_000)
+	for i := range big {
+		big[i] = driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: fmt.Sprintf("%05d", (i*7919)%12_000), Payload: fmt.Append(nil, i)}
+	}
+	ctx := t.Context()
+	tx, err := db.Pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := driver.EnqueueBatch(ctx, tx, big); err != nil {
+		t.Fatal(err)
+	}
+	if n := one[int](t, db.Pool, `select count(*) from outbox.message`); n != 0 {
+		t.Errorf("%d messages before the commit", n)
+	}
+	if err := tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if n := one[int](t, db.Pool, `select count(*) from outbox.message`); n != 0 {
+		t.Errorf("%d messages after the rollback", n)
+	}
+
+	found, err := driver.EnqueueBatch(ctx, db.Pool, big)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, id := range list[int64](t, db.Pool, `select m.id from outbox.message as m order by convert_from(m.payload, 'utf8')::int`) {
+		if found[i] != (driver.Enqueued{ID: id}) {
+			t.Fatalf("result %d is %+v, want id %d", i, found[i], id)
+		}
+	}
+
+	std := stdlib.OpenDBFromPool(db.Pool)
+	defer std.Close()
+	sqlTx, err := std.BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mixed := []driver.NewMessage{{Namespace: "n", TaskQueue: "q", DispatchKey: "new"}, big[0]}
+	again, err := driver.EnqueueBatchSQL(ctx, sqlTx, mixed)
+	if err != nil || again[0].ID == 0 || !again[1].Duplicate {
+		t.Fatalf("%+v, %v", again, err)
+	}
+	if err := sqlTx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if n := one[int](t, db.Pool, `select count(*) from outbox.message where dispatch_key = 'new'`); n != 0 {
+		t.Error("a message that was rolled back exists")
+	}
+}
+
+// Of two messages with one key the first is written, also when large payloads spread
+// a batch over statements; and payloads of the largest size come through.
+func TestDriverEnqueueLargePayloads(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	var ms []driver.NewMessage
+	for i := range 24 {
+		ms = append(ms, driver.NewMessage{
+			Namespace: "n", TaskQueue: "q", DispatchKey: fmt.Sprint("k", i%12),
+			Payload: bytes.Repeat([]byte{byte(i)}, 1<<20),
+		})
+	}
+	for _, by := range []func() ([]driver.Enqueued, error){
+		func() ([]driver.Enqueued, error) { return driver.EnqueueBatch(t.Context(), db.Pool, ms) },
+		func() ([]driver.Enqueued, error) {
+			std := stdlib.OpenDBFromPool(db.Pool)
+			defer std.Close()
+			return driver.EnqueueBatchSQL(t.Context(), std, ms)
+		},
+	} {
+		found, err := by()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, e := range found {
+			if e.Duplicate != (i >= 12) {
+				t.Errorf("message %d: %+v", i, e)
+			}
+		}
+		for i := range 12 {
+			wantStored(t, db.Pool, ms[i])
+		}
+		run(t, db.Pool, `truncate outbox.message, outbox.pending`)
+	}
+}
+
+// Two batches of several statements with the same keys, in opposite orders, in open
+// transactions: one waits for the other, and neither deadlocks.
+func TestDriverEnqueueBatchesDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	const n = 11_000
+	errs := make(chan error, 4)
+	for g := range cap(errs) {
+		go func() {
+			ms := make([]driver.NewMessage, n)
+			for i := range ms {
+				at := i
+				if g%2 == 1 {
+					at = n - 1 - i
+				}
+				ms[i] = driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: fmt.Sprintf("%06d", at)}
+			}
+			errs <- pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
+				_, err := driver.EnqueueBatch(t.Context(), tx, ms)
+				return err
+			})
+		}()
+	}
+	for range cap(errs) {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := one[int](t, db.Pool, `select count(*) from outbox.pending`); got != n {
+		t.Errorf("%d messages, want %d", got, n)
+	}
+}
+
+// What a cancelled context or a broken connection leaves is an error, never a result.
+func TestDriverEnqueueCancelled(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	m := driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: "k"}
+	if _, err := driver.Enqueue(ctx, db.Pool, m); !errors.Is(err, context.Canceled) {
+		t.Errorf("Enqueue: %v", err)
+	}
+	if found, err := driver.EnqueueBatch(ctx, db.Pool, []driver.NewMessage{m}); found != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("EnqueueBatch: %v, %v", found, err)
+	}
+	std := stdlib.OpenDBFromPool(db.Pool)
+	defer std.Close()
+	for _, q := range []driver.SQLQuerier{std, sqlConn(t, std)} {
+		if _, err := driver.EnqueueSQL(ctx, q, m); !errors.Is(err, context.Canceled) {
+			t.Errorf("EnqueueSQL: %v", err)
+		}
+	}
+}
+
+func sqlConn(t *testing.T, db *sql.DB) *sql.Conn {
+	t.Helper()
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
