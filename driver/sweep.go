@@ -111,6 +111,7 @@ type loop struct {
 
 	sweepAt  int64 // clock time of the next sweep
 	again    bool  // the last claim came back full: sweep as soon as there is room
+	some     bool  // it brought some: sweep as soon as they are settled, a ceiling may have held more back
 	emptied  bool  // the last claim was empty, and nothing was in flight
 	retryAt  int64 // the database failed: no call before this
 	backoff  time.Duration
@@ -200,7 +201,7 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 // where the watermarks tick.
 func (l *loop) mayClaim() bool {
 	now := l.clock()
-	if now < l.retryAt || now < l.sweepAt && !(l.again && l.room() >= (l.config.Batch+1)/2) {
+	if now < l.retryAt || now < l.sweepAt && !l.early() {
 		return false
 	}
 	l.sweepAt = now + int64(jitter(l.config.Tick))
@@ -214,6 +215,11 @@ func (l *loop) mayClaim() bool {
 		l.duties.heartbeat = 0
 	}
 	return !l.control.Paused() && l.room() > 0
+}
+
+// early reports whether the next sweep need not wait for its time.
+func (l *loop) early() bool {
+	return l.again && l.room() >= (l.config.Batch+1)/2 || l.some && len(l.book) == 0
 }
 
 // room is how many rows a claim may bring: what the emptiest queue takes. Where they
@@ -253,7 +259,7 @@ func (l *loop) claim(ctx context.Context) {
 	}
 	l.stats.sweeps.Add(1)
 	l.stats.claimed.Add(int64(len(messages)))
-	l.again = len(messages) == want
+	l.again, l.some = len(messages) == want, len(messages) > 0
 	l.emptied = idle && len(messages) == 0
 	for i := range messages {
 		it := &item{Message: messages[i], bytes: int64(len(messages[i].Payload)), queue: l.sink}
@@ -328,7 +334,7 @@ func (l *loop) wait(ctx context.Context) {
 	until := l.duties.next()
 	if !l.draining {
 		until = min(until, max(l.sweepAt, l.retryAt))
-		if l.again && !l.control.Paused() && now >= l.retryAt && l.room() >= (l.config.Batch+1)/2 {
+		if now >= l.retryAt && !l.control.Paused() && l.early() {
 			return
 		}
 	} else {

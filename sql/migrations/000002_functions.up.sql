@@ -414,9 +414,11 @@ begin
     left join lateral (
       select r.task_queue, y.due
       from (select r.n, r.task_queue
-            from outbox.walk_routes(w.namespace, coalesce((
-                   select t.task_queue from outbox.route as t where t.namespace = w.namespace
-                   order by (t.node = claim_walk.node) desc, t.served_at desc limit 1), '')) as r
+            from outbox.walk_routes(w.namespace, coalesce(
+                     (select t.task_queue from outbox.route as t
+                      where t.namespace = w.namespace and t.node = claim_walk.node),
+                     (select t.task_queue from outbox.route as t
+                      where t.namespace = w.namespace order by t.served_at desc limit 1), '')) as r
             limit (claim_walk.config).max_routes) as r
       cross join lateral (
         select not exists (select from outbox.pause as p
@@ -519,12 +521,13 @@ declare
   v_count  int := cardinality(claim_pick.namespaces);
   v_slice  int := (claim_pick.batch + v_count - 1) / v_count;
   v_need   int[] := '{}';  -- rows wanted, a namespace
+  v_wide   int[] := '{}';  -- routes looked for, a namespace: one more than can be needed
   v_got    int[];          -- rows found, a namespace
   v_open   int[];          -- routes that may have more, a namespace
   v_of     int[];          -- by route: its namespace,
   v_queue  text[];         --   its name,
   v_first  int[];          --   the shard its lanes start at,
-  v_routes int[];          --   how many routes were found beside it,
+  v_routes int[];          --   how many due routes its namespace has, as far as looked for,
   v_part   int[];          --   rows wanted,
   v_have   int[];          --   rows found
   v_route  int[];          -- by row: its route,
@@ -542,34 +545,43 @@ declare
 begin
   for i in 1 .. v_count loop
     v_need[i] := least(claim_pick.headrooms[i], v_slice);
+    v_wide[i] := v_need[i] + 1;
   end loop;
   loop
-    select array_agg(x.i), array_agg(x.task_queue), array_agg(x.first), array_agg(x.routes),
+    select array_agg(x.i), array_agg(x.task_queue), array_agg(x.first), array_agg(x.routes + x.cut::int),
            array_agg(case when x.nth <= x.need then (x.need - 1) / least(x.routes, x.need) + 1 else 0 end)
     into v_of, v_queue, v_first, v_routes, v_part
     from (
-      select u.i, u.need, r.task_queue, row_number() over w as nth, count(*) over (partition by u.i)::int as routes,
+      select u.i, u.need, r.task_queue, r.due, row_number() over (partition by u.i order by r.n) as nth,
+             (count(*) filter (where r.due) over (partition by u.i))::int as routes,
+             bool_or(r.n = (claim_pick.config).max_routes) over (partition by u.i) as cut,
              claim_pick.held[1 + (hashtextextended(u.namespace collate "C", u.round) & 9223372036854775807)
                                  % cardinality(claim_pick.held)] as first
-      from unnest(claim_pick.namespaces, claim_pick.rounds, v_need) with ordinality as u(namespace, round, need, i)
+      from unnest(claim_pick.namespaces, claim_pick.rounds, v_need, v_wide) with ordinality
+           as u(namespace, round, need, wide, i)
       cross join lateral (
-        select r.n, r.task_queue
+        select r.n, r.task_queue, y.due
         from (select r.n, r.task_queue
-              from outbox.walk_routes(u.namespace, coalesce((
-                     select t.task_queue from outbox.route as t where t.namespace = u.namespace
-                     order by (t.node = claim_pick.node) desc, t.served_at desc limit 1), '')) as r
+              from outbox.walk_routes(u.namespace, coalesce(
+                     (select t.task_queue from outbox.route as t
+                      where t.namespace = u.namespace and t.node = claim_pick.node),
+                     (select t.task_queue from outbox.route as t
+                      where t.namespace = u.namespace order by t.served_at desc limit 1), '')) as r
               limit (claim_pick.config).max_routes) as r
-        where not exists (select from outbox.pause as p
-                          where p.namespace = u.namespace and p.task_queue = r.task_queue)
-          and not exists (select from outbox.pause as p
-                          where p.namespace is null and p.task_queue = r.task_queue)
-          and exists (select from outbox.walk_lanes(u.namespace, r.task_queue, 0, claim_pick.next_held) as l
-                      where l.head <= claim_pick.now)
-        limit u.need + 1
+        cross join lateral (
+          select not exists (select from outbox.pause as p
+                             where p.namespace = u.namespace and p.task_queue = r.task_queue)
+             and not exists (select from outbox.pause as p
+                             where p.namespace is null and p.task_queue = r.task_queue)
+             and exists (select from outbox.walk_lanes(u.namespace, r.task_queue, 0, claim_pick.next_held) as l
+                         where l.head <= claim_pick.now) as due
+        ) as y
+        where y.due or r.n = (claim_pick.config).max_routes
+        limit u.wide
       ) as r
-      window w as (partition by u.i order by r.n)
       order by u.i, r.n
-    ) as x;
+    ) as x
+    where x.due;
     exit when v_of is null;
 
     loop -- until each namespace has what it needs, or nothing more
@@ -644,6 +656,17 @@ begin
       exit when not v_raised;
     end loop;
 
+    -- Where others have locked all that these routes have due, look at more of them.
+    v_raised := false;
+    for r in 1 .. cardinality(v_of) loop
+      if v_got[v_of[r]] < v_need[v_of[r]] and v_routes[r] >= v_wide[v_of[r]]
+         and v_wide[v_of[r]] < (claim_pick.config).max_routes then
+        v_wide[v_of[r]] := (claim_pick.config).max_routes;
+        v_raised := true;
+      end if;
+    end loop;
+    continue when v_raised;
+
     v_left := claim_pick.batch;
     v_more := 0;
     for i in 1 .. v_count loop
@@ -654,6 +677,7 @@ begin
     for i in 1 .. v_count loop
       if v_got[i] >= v_need[i] then
         v_need[i] := least(v_need[i] + (v_left - 1) / v_more + 1, claim_pick.headrooms[i]);
+        v_wide[i] := greatest(v_wide[i], v_need[i] + 1);
       end if;
     end loop;
   end loop;
@@ -803,12 +827,12 @@ begin
 
   -- 3. Whom to serve. A node that has never claimed goes on where any other is, so
   -- that nodes that live for one sweep rotate too.
-  select w.namespace, w.round into v_cursor, v_round
-  from outbox.walk as w order by (w.node = claim_fair.node) desc, w.claimed_at desc limit 1;
+  select w.namespace, w.round into v_cursor, v_round from outbox.walk as w where w.node = claim_fair.node;
   if not found then
-    v_cursor := '';
-    v_round := 0;
+    select w.namespace, w.round into v_cursor, v_round from outbox.walk as w order by w.claimed_at desc limit 1;
   end if;
+  v_cursor := coalesce(v_cursor, '');
+  v_round := coalesce(v_round, 0);
   select count(*), (array_agg(w.namespace order by w.ord desc))[1], coalesce(bool_or(w.wrapped), false),
          array_agg(w.namespace order by w.ord) filter (where w.verdict = 'eligible'),
          array_agg(w.round order by w.ord) filter (where w.verdict = 'eligible'),
@@ -836,7 +860,7 @@ begin
   -- walk all around that served none leaves everything as it is.
   if v_rank = 1 and claim_fair.max_bytes <= (select sum(b.bytes) from unnest(v_bytes) as b(bytes)) then
     v_to := v_of[cardinality(v_of)];
-    v_wrapped := v_to <= v_cursor;
+    v_wrapped := v_to collate "C" <= v_cursor;
   end if;
   if v_id is not null or not v_full then
     insert into outbox.walk as w (node, namespace, round, claimed_at, claimed)
@@ -885,7 +909,7 @@ begin
   join outbox.message as m on m.id = u.id
   order by u.n;
 end $$;
-comment on function outbox.claim_fair is 'Claims due messages, fairly over namespaces; see \sf outbox.claim_fair';
+comment on function outbox.claim_fair is 'Claims due messages, fairly over namespaces';
 revoke all on function outbox.claim_fair from public;
 -- <<< sql/functions/claim_fair.sql
 
@@ -1477,12 +1501,12 @@ begin
   end if;
   v_next := outbox.next_held(v_held, v_config.shard_count);
 
-  select w.namespace, w.round into v_to, v_turn
-  from outbox.walk as w order by (w.node = explain_claim.node) desc, w.claimed_at desc limit 1;
+  select w.namespace, w.round into v_to, v_turn from outbox.walk as w where w.node = explain_claim.node;
   if not found then
-    v_to := '';
-    v_turn := 0;
+    select w.namespace, w.round into v_to, v_turn from outbox.walk as w order by w.claimed_at desc limit 1;
   end if;
+  v_to := coalesce(v_to, '');
+  v_turn := coalesce(v_turn, 0);
   for v_row in
     with walk as materialized (
       select * from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), explain_claim.batch,
@@ -1779,13 +1803,19 @@ begin
     v_done := v_done + cardinality(v_ids);
     exit when v_done >= prune.max;
   end loop;
+  -- A node that has no place of its own in a walk goes on at the newest of any: older
+  -- ones are of no use once their node is gone.
   delete from outbox.route as r where (r.namespace, r.node) in (
     select o.namespace, o.node from outbox.route as o
-    where o.served_at < clock_timestamp() - interval '1 day' limit prune.max for update skip locked);
+    where o.served_at < clock_timestamp() - interval '1 hour'
+      and (o.served_at < clock_timestamp() - interval '30 days'
+           or exists (select from outbox.route as l where l.namespace = o.namespace and l.served_at > o.served_at))
+    limit prune.max for update skip locked);
   delete from outbox.walk as w where w.node in (
     select o.node from outbox.walk as o
-    where o.claimed_at < clock_timestamp() - interval '1 day'
-      and o.claimed_at < (select max(l.claimed_at) from outbox.walk as l) limit prune.max for update skip locked);
+    where o.claimed_at < clock_timestamp() - interval '1 hour'
+      and exists (select from outbox.walk as l where l.claimed_at > o.claimed_at)
+    limit prune.max for update skip locked);
   return v_done;
 end $$;
 comment on function outbox.prune is 'Deletes old settled messages; how many';
