@@ -44,7 +44,7 @@ func openBinary(ctx context.Context, bin string, opts Options) (engine, error) {
 		return nil, errors.Join(fmt.Errorf("start the janitor: %w", err), os.RemoveAll(dir))
 	}
 	if err := b.init(ctx, opts); err != nil {
-		return nil, errors.Join(err, b.remove(ctx))
+		return nil, errors.Join(err, discard(b))
 	}
 	return b, nil
 }
@@ -52,11 +52,6 @@ func openBinary(ctx context.Context, bin string, opts Options) (engine, error) {
 func (b *binary) init(ctx context.Context, opts Options) error {
 	if err := b.give("password", []byte(b.auth.password)); err != nil {
 		return err
-	}
-	if opts.Keep {
-		if err := b.janitor.do(ctx, "keep"); err != nil {
-			return err
-		}
 	}
 	if err := b.janitor.do(ctx, "init"); err != nil {
 		return fmt.Errorf("initdb: %w%s", err, b.logTail())
@@ -154,7 +149,11 @@ func (b *binary) kill(ctx context.Context) error {
 			err = errors.Join(err, e)
 		}
 	}
-	return errors.Join(err, b.waitExit(ctx))
+	if err := errors.Join(err, b.waitExit(ctx)); err != nil {
+		return err
+	}
+	waitGone(ctx, pids)
+	return nil
 }
 
 // postmaster returns the process id of the running server.
@@ -186,6 +185,8 @@ func (b *binary) waitExit(ctx context.Context) error {
 	}
 }
 
+func (b *binary) keep(ctx context.Context) error { return b.janitor.do(ctx, "keep") }
+
 func (b *binary) remove(ctx context.Context) error {
 	if err := b.janitor.close(ctx); err != nil {
 		return fmt.Errorf("stop PostgreSQL: %w", err)
@@ -214,4 +215,22 @@ func children(ctx context.Context, pid int) ([]int, error) {
 		}
 	}
 	return pids, nil
+}
+
+// waitGone waits for the end of killed processes, so that the shared memory
+// they hold is free. One that nobody reaps stays in the list though it has
+// ended, so the wait is short.
+func waitGone(ctx context.Context, pids []int) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for _, pid := range pids {
+		for syscall.Kill(pid, 0) == nil && ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-poll.C:
+			}
+		}
+	}
 }

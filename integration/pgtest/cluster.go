@@ -7,16 +7,8 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-)
-
-// startTimeout bounds the start of a server and the set-up of its template,
-// stopTimeout what is done to give them back.
-const (
-	startTimeout = 3 * time.Minute
-	stopTimeout  = 30 * time.Second
 )
 
 // Setup prepares the template database. dsn is the owner's, who is no
@@ -72,7 +64,9 @@ func (c *Cluster) open(ctx context.Context, opts Options, setup Setup) error {
 	c.server = server
 	c.template = "fairclaim_" + server.run
 	if err := c.prepare(ctx, setup); err != nil {
-		return errors.Join(err, c.Close(context.WithoutCancel(ctx)))
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		return errors.Join(err, c.Close(stop))
 	}
 	return nil
 }

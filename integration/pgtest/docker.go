@@ -63,8 +63,8 @@ func dockerAnswers(ctx context.Context) bool {
 // openDocker starts a container. Its port on the host is fixed, so that the
 // address outlives a restart.
 func openDocker(ctx context.Context, opts Options) (engine, error) {
-	log.SetDefault(log.NewNoopLogger()) // one line says what is used; it is ours
-	guarded := opts.Keep || !haveReaper(ctx)
+	log.SetDefault(log.NewNoopLogger())      // one line says what is used; it is ours
+	guarded := opts.Keep || !haveReaper(ctx) // the reaper knows no exceptions
 	if guarded {
 		if err := os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true"); err != nil {
 			return nil, err
@@ -81,11 +81,11 @@ func openDocker(ctx context.Context, opts Options) (engine, error) {
 		return nil, err
 	}
 	if err := d.run(ctx, port, opts.settings()); err != nil {
-		return nil, errors.Join(fmt.Errorf("run a container of %s: %w", d.image, err), d.remove(context.WithoutCancel(ctx)))
+		return nil, errors.Join(fmt.Errorf("run a container of %s: %w", d.image, err), discard(d))
 	}
-	if guarded && !opts.Keep {
+	if guarded {
 		if d.guard, err = guardContainer(d.container.ID); err != nil {
-			return nil, errors.Join(err, d.remove(ctx))
+			return nil, errors.Join(err, discard(d))
 		}
 	}
 	return d, nil
@@ -107,8 +107,8 @@ func dockerClient(ctx context.Context) (*testcontainers.DockerClient, error) {
 func haveReaper(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, reaperTimeout)
 	defer cancel()
-	if os.Getenv("TESTCONTAINERS_RYUK_DISABLED") != "" {
-		return false
+	if disabled, err := strconv.ParseBool(os.Getenv("TESTCONTAINERS_RYUK_DISABLED")); err == nil {
+		return !disabled
 	}
 	c, err := client.New(client.FromEnv)
 	if err != nil {
@@ -240,6 +240,12 @@ func (d *docker) signal(ctx context.Context, name string) error {
 	}
 }
 
+func (d *docker) keep(context.Context) error {
+	err := d.guard.dismiss()
+	d.guard = nil
+	return err
+}
+
 func (d *docker) remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -276,4 +282,14 @@ func guardContainer(id string) (*guard, error) {
 	return &guard{cmd: cmd, stdin: stdin}, nil
 }
 
+// close has the guard do its work.
 func (g *guard) close() error { return errors.Join(g.stdin.Close(), g.cmd.Wait()) }
+
+// dismiss ends the guard without it.
+func (g *guard) dismiss() error {
+	if err := g.cmd.Process.Kill(); err != nil {
+		return fmt.Errorf("dismiss the container's guard: %w", err)
+	}
+	g.cmd.Wait() // it was killed: no news
+	return nil
+}

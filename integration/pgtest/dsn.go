@@ -32,5 +32,6 @@ func (e existing) failed(ctx context.Context) error {
 func (e existing) kill(context.Context) error      { return errors.ErrUnsupported }
 func (e existing) start(context.Context) error     { return errors.ErrUnsupported }
 func (e existing) interrupt(context.Context) error { return errors.ErrUnsupported }
+func (e existing) keep(context.Context) error      { return nil }
 func (e existing) remove(context.Context) error    { return nil }
 func (e existing) removeCommand() string           { return "" }

@@ -2,7 +2,6 @@ package pgtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,10 +11,6 @@ import (
 	"strconv"
 	"strings"
 )
-
-// errNothing is the whole message of a test run on a machine without PostgreSQL.
-var errNothing = errors.New("no PostgreSQL found: apt-get install postgresql " +
-	"(or set PGBIN or FAIRCLAIM_TEST_DSN, or start a Docker engine)")
 
 // open starts a server of the kind that opts name, or of the first kind that is there.
 func open(ctx context.Context, opts Options) (Kind, engine, error) {
@@ -36,7 +31,7 @@ func open(ctx context.Context, opts Options) (Kind, engine, error) {
 	case "":
 		opts.Kind = firstKind(ctx, opts.Major)
 		if opts.Kind == "" {
-			return "", nil, errNothing
+			return "", nil, nothingFound("no PostgreSQL", opts.Major, "set PGBIN or FAIRCLAIM_TEST_DSN, or start a Docker engine")
 		}
 		return open(ctx, opts)
 	default:
@@ -44,10 +39,14 @@ func open(ctx context.Context, opts Options) (Kind, engine, error) {
 	}
 }
 
-// firstKind is the first kind that is there, or "".
+// firstKind is the first kind that is there, or "". What a variable points to
+// counts as there, so that a wrong one is an error and not passed over.
 func firstKind(ctx context.Context, major int) Kind {
 	if os.Getenv("FAIRCLAIM_TEST_DSN") != "" {
 		return KindDSN
+	}
+	if os.Getenv("PGBIN") != "" {
+		return KindBinary
 	}
 	if _, err := findBinaries(ctx, major); err == nil {
 		return KindBinary
@@ -67,11 +66,27 @@ func findBinaries(ctx context.Context, major int) (string, error) {
 			return dir, nil
 		}
 	}
-	version, suffix := fmt.Sprintf("%d or newer", minMajor), ""
-	if major != 0 {
-		version, suffix = strconv.Itoa(major), fmt.Sprintf("-%d", major)
+	if dir := os.Getenv("PGBIN"); dir != "" {
+		return "", fmt.Errorf("PGBIN=%s: no initdb and postgres of version %s there", dir, wanted(major))
 	}
-	return "", fmt.Errorf("no server binaries of PostgreSQL %s found: apt-get install postgresql%s (or set PGBIN)", version, suffix)
+	return "", nothingFound("no server binaries of PostgreSQL", major, "set PGBIN")
+}
+
+// nothingFound is one line that says what is missing and what to type.
+func nothingFound(what string, major int, otherwise string) error {
+	install := "apt-get install postgresql"
+	if major != 0 {
+		install += "-" + strconv.Itoa(major)
+	}
+	return fmt.Errorf("%s %s found: %s (or %s)", what, wanted(major), install, otherwise)
+}
+
+// wanted names the versions that will do.
+func wanted(major int) string {
+	if major != 0 {
+		return strconv.Itoa(major)
+	}
+	return strconv.Itoa(minMajor) + " or newer"
 }
 
 // binDirs lists where server binaries may be, best first.

@@ -61,18 +61,18 @@ func startJanitor(dir, bin string, user *syscall.Credential) (*janitor, error) {
 }
 
 // do has the janitor carry out one command and returns an error unless it
-// answers with success before ctx ends.
+// answers with success before ctx ends. After that its answer comes too late for
+// the next command: there is nothing left but to close it.
 func (j *janitor) do(ctx context.Context, command string) error {
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := j.answers.SetReadDeadline(deadline); err != nil {
-			return err
-		}
-		defer j.answers.SetReadDeadline(time.Time{})
-	}
+	stop := context.AfterFunc(ctx, func() { j.answers.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
 	if _, err := fmt.Fprintln(j.commands, command); err != nil {
 		return fmt.Errorf("the janitor is gone: %w", err)
 	}
 	status, err := j.reader.ReadString('\n')
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if err != nil {
 		return fmt.Errorf("wait for the janitor: %w", err)
 	}

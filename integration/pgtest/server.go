@@ -22,8 +22,15 @@ import (
 // minMajor is the oldest PostgreSQL that fairclaim supports.
 const minMajor = 15
 
-// connectTimeout bounds one attempt to connect; a server that starts is asked again.
-const connectTimeout = 5 * time.Second
+const (
+	// startTimeout bounds the start of a server, the pull of an image included,
+	// stopTimeout what is done to end it.
+	startTimeout = 5 * time.Minute
+	stopTimeout  = 30 * time.Second
+
+	// connectTimeout bounds one attempt to connect; a server that starts is asked again.
+	connectTimeout = 5 * time.Second
+)
 
 // Kind says where a [Server] comes from.
 type Kind string
@@ -97,10 +104,14 @@ type engine interface {
 	origin() string
 	// failed returns why the server is gone, or nil while it may still come up.
 	failed(ctx context.Context) error
-	kill(ctx context.Context) error
+	// start launches a server that has ended; it may not answer yet.
 	start(ctx context.Context) error
-	// interrupt ends the server in an orderly way; start brings it back.
+	// kill ends the server as a crash does, interrupt in an orderly way; both
+	// return when it has ended, and do nothing to one that has.
+	kill(ctx context.Context) error
 	interrupt(ctx context.Context) error
+	// keep lets the server outlive this process.
+	keep(ctx context.Context) error
 	// remove ends the server at once and removes everything that belongs to it.
 	remove(ctx context.Context) error
 	// removeCommand is remove as a line for a shell.
@@ -112,7 +123,7 @@ type engine interface {
 type Server struct {
 	engine  engine
 	kind    Kind
-	keep    bool
+	kept    bool
 	version string
 	super   bool   // whether the administrator is a superuser
 	owner   role   // owns every database that CreateDatabase makes
@@ -126,6 +137,8 @@ type Server struct {
 // the existing one, and waits until it answers. Where there is none the error
 // is one line that says what to install.
 func Start(ctx context.Context, opts Options) (*Server, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
 	opts, err := opts.fromEnv()
 	if err != nil {
 		return nil, err
@@ -134,9 +147,9 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{engine: engine, kind: kind, keep: opts.Keep, run: randomHex(3)}
+	s := &Server{engine: engine, kind: kind, kept: opts.Keep, run: randomHex(3)}
 	if err := s.begin(ctx, opts); err != nil {
-		return nil, errors.Join(err, engine.remove(context.WithoutCancel(ctx)))
+		return nil, errors.Join(err, discard(engine))
 	}
 	fmt.Fprintf(opts.Log, "PostgreSQL %s %s\n", s.version, engine.origin())
 	return s, nil
@@ -161,15 +174,26 @@ func (s *Server) begin(ctx context.Context, opts Options) error {
 		return fmt.Errorf("ask PostgreSQL for its version: %w", err)
 	}
 	if major := number / 10000; major < minMajor || opts.Major != 0 && opts.Major != major {
-		return fmt.Errorf("PostgreSQL %s %s: want %d%s", s.version, s.engine.origin(),
-			cmp.Or(opts.Major, minMajor), map[bool]string{true: " or newer"}[opts.Major == 0])
+		return fmt.Errorf("PostgreSQL %s %s: want %s", s.version, s.engine.origin(), wanted(opts.Major))
 	}
 	name := "fairclaim_owner"
 	if s.kind == KindDSN {
 		name += "_" + s.run
 	}
-	s.owner, err = s.createRole(ctx, conn, name)
-	return err
+	if s.owner, err = s.createRole(ctx, conn, name); err != nil {
+		return err
+	}
+	if s.kept {
+		return s.engine.keep(ctx)
+	}
+	return nil
+}
+
+// discard removes a server whose start failed, perhaps because time was up.
+func discard(e engine) error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	return e.remove(ctx)
 }
 
 // wait polls until the server takes connections, is known to have failed, or ctx ends.
@@ -222,6 +246,8 @@ func (s *Server) StopCommand() string { return s.engine.removeCommand() }
 // Kill ends every process of the server with SIGKILL and returns when they are
 // gone. An existing server is not ours to kill: the error is [errors.ErrUnsupported].
 func (s *Server) Kill(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
 	if err := s.engine.kill(ctx); err != nil {
 		return fmt.Errorf("kill PostgreSQL: %w", err)
 	}
@@ -232,6 +258,8 @@ func (s *Server) Kill(ctx context.Context) error {
 // way and starts it again, and waits until it answers under its old address.
 // For an existing server the error is [errors.ErrUnsupported].
 func (s *Server) Restart(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
 	if err := s.engine.interrupt(ctx); err != nil {
 		return fmt.Errorf("stop PostgreSQL: %w", err)
 	}
@@ -245,7 +273,9 @@ func (s *Server) Restart(ctx context.Context) error {
 // was found. A kept server goes on. Further calls return what the first did.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stop.Do(func() {
-		if s.keep {
+		ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+		defer cancel()
+		if s.kept {
 			return
 		}
 		if s.kind == KindDSN {
