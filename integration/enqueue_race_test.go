@@ -7,24 +7,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// enqueueing calls enqueue in another goroutine, where it may wait, and answers with
-// the id, nil for a duplicate.
-func enqueueing(t *testing.T, q querier, call string, args ...any) <-chan result {
-	done := make(chan result, 1)
-	ctx := t.Context()
-	go func() {
-		rows, _ := q.Query(ctx, call, args...)
-		id, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[*int64])
-		done <- result{id, err}
-	}()
-	return done
-}
-
-type result struct {
-	id  *int64
-	err error
-}
-
 // TestEnqueueRace: two sessions enqueue one key. The second waits for the first; it
 // is a duplicate if the first commits, and gets the key if the first rolls back
 // (INV-2, INV-3).
@@ -51,7 +33,7 @@ func TestEnqueueRace(t *testing.T) {
 				key := fmt.Sprint(call, c.name)
 				tx := begin(t, first)
 				put(t, tx, "n", "q", key)
-				done := enqueueing(t, second, call, c.namespace, key)
+				done := async(t, second, call, c.namespace, key)
 				awaitBlocked(t, watch, second.PgConn().PID())
 				if c.commits {
 					commit(t, tx)
@@ -61,8 +43,8 @@ func TestEnqueueRace(t *testing.T) {
 				got := <-done
 				if c.wantCode != "" {
 					wantError(t, got.err, c.wantCode)
-				} else if got.err != nil || (got.id != nil) != c.wantNew {
-					t.Errorf("the second got %v, %v", got.id, got.err)
+				} else if got.err != nil || (got.value != nil) != c.wantNew {
+					t.Errorf("the second got %v, %v", got.value, got.err)
 				}
 			})
 		}
@@ -109,12 +91,12 @@ func TestEnqueuePrunedMeanwhile(t *testing.T) {
 
 		tx := begin(t, pruner)
 		run(t, tx, "select pg_advisory_xact_lock(1)")
-		done := enqueueing(t, writer, call, call)
+		done := async(t, writer, call, call)
 		awaitBlocked(t, watch, writer.PgConn().PID())
 		run(t, tx, "select outbox.prune('0', 10)")
 		commit(t, tx)
-		if got := <-done; got.err != nil || got.id == nil {
-			t.Errorf("%s: got %v, %v, want a new message", call, got.id, got.err)
+		if got := <-done; got.err != nil || got.value == nil {
+			t.Errorf("%s: got %v, %v, want a new message", call, got.value, got.err)
 		}
 		run(t, writer, "delete from outbox.pending")
 	}
@@ -132,14 +114,14 @@ func TestEnqueueBatchOrder(t *testing.T) {
 	// The first holds a key in the middle, and then asks for more, while the second,
 	// whose array runs the other way, waits for that one.
 	put(t, tx, "n", "q", "key 250")
-	done := enqueueing(t, second, call, -1)
+	done := async(t, second, call, -1)
 	awaitBlocked(t, watch, second.PgConn().PID())
 	if got := one[int](t, tx, "select count(id) from outbox.enqueue_batch('{n,n}', '{q,q}', '{key 499,key 300}', '{x,x}')"); got != 2 {
 		t.Errorf("the first wrote %d", got)
 	}
 	commit(t, tx)
 	got := <-done
-	if got.err != nil || *got.id != 497 {
-		t.Errorf("the second wrote %v, %v, want 497", got.id, got.err)
+	if got.err != nil || *got.value != 497 {
+		t.Errorf("the second wrote %v, %v, want 497", got.value, got.err)
 	}
 }

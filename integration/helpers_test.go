@@ -178,3 +178,23 @@ func expire(t testing.TB, q querier, namespace string) {
 	t.Helper()
 	run(t, q, "update outbox.claimed set lease_until = clock_timestamp() - interval '1 s' where namespace = $1", namespace)
 }
+
+// answer is what a call in another goroutine came back with; value is nil for a
+// null.
+type answer struct {
+	value *int64
+	err   error
+}
+
+// async runs a query that gives one number, and may have to wait for it, in another
+// goroutine. The caller reads the channel before its test ends.
+func async(t testing.TB, q querier, sql string, args ...any) <-chan answer {
+	done := make(chan answer, 1)
+	ctx := t.Context()
+	go func() {
+		rows, _ := q.Query(ctx, sql, args...)
+		v, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[*int64])
+		done <- answer{v, err}
+	}()
+	return done
+}
