@@ -4,7 +4,9 @@ import (
 	"math"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -162,6 +164,37 @@ func TestInflightStress(t *testing.T) {
 	pending.Wait()
 	if usage := b.Usage(); usage != 0 {
 		t.Errorf("usage is %d after the drain, want 0", usage)
+	}
+}
+
+// INV-13: no update is lost where goroutines do nothing but update, for a while.
+// An update that were not atomic would be seen here.
+func TestInflightStressTight(t *testing.T) {
+	const (
+		goroutines = 8
+		batch      = 1000
+		long       = 400 * time.Millisecond
+	)
+	var b Inflight
+	var kept atomic.Int64
+	var pending sync.WaitGroup
+	begin := time.Now()
+	for range goroutines {
+		pending.Go(func() {
+			for time.Since(begin) < long {
+				for range batch {
+					if !b.Add(3) || !b.Sub(2) {
+						t.Error("met a bound")
+						return
+					}
+				}
+				kept.Add(batch)
+			}
+		})
+	}
+	pending.Wait()
+	if usage := b.Usage(); usage != kept.Load() {
+		t.Errorf("usage is %d, want %d", usage, kept.Load())
 	}
 }
 
