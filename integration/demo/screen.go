@@ -1,0 +1,89 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// screen draws in place on a terminal, and plain lines elsewhere.
+type screen struct {
+	out      io.Writer
+	terminal bool
+	every    time.Duration
+	height   int // lines of the last drawing, to go back over
+}
+
+func newScreen(out io.Writer, terminal bool) *screen {
+	s := &screen{out: out, terminal: terminal, every: time.Second}
+	if terminal {
+		s.every = 200 * time.Millisecond
+	}
+	return s
+}
+
+const (
+	header = "%-12s %9s %9s %10s %11s %11s\n"
+	line   = "%-12s %9d %9d %10d %11s %11s\n"
+)
+
+func (s *screen) draw(title string, elapsed, length time.Duration, rows []row) {
+	quiet := merge("20 quiet", rows[1:])
+	if !s.terminal {
+		fmt.Fprintf(s.out, "%s, %2.0f s: bursty %d pending, %d delivered; 20 quiet tenants %d sent, %d delivered, wait p50 %s, p99 %s\n",
+			title, elapsed.Seconds(), rows[0].pending, rows[0].delivered, quiet.sent, quiet.delivered, show(quiet.p50), show(quiet.p99))
+		return
+	}
+	var b strings.Builder
+	if s.height > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA\x1b[J", s.height) // up, and clear from there on
+	}
+	fmt.Fprintf(&b, "phase %s   %.0f of %.0f s\n\n", title, elapsed.Seconds(), length.Seconds())
+	fmt.Fprintf(&b, header, "tenant", "pending", "claimed", "delivered", "wait p50", "wait p99")
+	for _, r := range append(rows, quiet) {
+		fmt.Fprintf(&b, line, r.tenant, r.pending, r.claimed, r.delivered, show(r.p50), show(r.p99))
+	}
+	s.height = strings.Count(b.String(), "\n")
+	io.WriteString(s.out, b.String()) //nolint:errcheck // a demo on a terminal that is gone
+	if elapsed+s.every >= length {
+		s.height = 0 // the next phase draws below
+		fmt.Fprintln(s.out)
+	}
+}
+
+// summary is the difference, in a short table.
+func (s *screen) summary(before, after result) {
+	b, a := merge("", before.rows[1:]), merge("", after.rows[1:])
+	rate := func(r result) string {
+		return fmt.Sprintf("%.0f /s", float64(merge("", r.rows).delivered)/r.length.Seconds())
+	}
+	fmt.Fprintf(s.out, "\n%-34s %18s %14s\n", "beside a burst of one tenant", "first come", "claim_fair")
+	row := func(name, before, after string) { fmt.Fprintf(s.out, "%-34s %18s %14s\n", name, before, after) }
+	row("20 quiet tenants: delivered", share(b), share(a))
+	row("  wait p50", atLeast(b.p50, b), atLeast(a.p50, a))
+	row("  wait p99", atLeast(b.p99, b), atLeast(a.p99, a))
+	row("bursty tenant: delivered", fmt.Sprint(before.rows[0].delivered), fmt.Sprint(after.rows[0].delivered))
+	row("all: delivered", rate(before), rate(after))
+}
+
+func share(r row) string { return fmt.Sprintf("%d of %d", r.delivered, r.sent) }
+
+// atLeast marks a percentile in which messages stand that are still waiting.
+func atLeast(d time.Duration, r row) string {
+	if r.delivered*100 < r.sent*99 {
+		return "over " + show(d)
+	}
+	return show(d)
+}
+
+func show(d time.Duration) string {
+	switch {
+	case d == 0:
+		return "-"
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	default:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	}
+}
