@@ -1,0 +1,280 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// TestClaimModel plays random histories (enqueue, claim, settle, rescue, cancel,
+// redrive, pause, quota) against the model: INV-1, INV-2, INV-4 to INV-10 as far as
+// one session can see them, and that explain_claim foretells each claim.
+//
+// FAIRCLAIM_MODEL_TIME is how long it goes on (15s), FAIRCLAIM_MODEL_SEED the first
+// seed (a new one each time); a failure names the seed that repeats it.
+func TestClaimModel(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64() >> 16
+	if text := os.Getenv("FAIRCLAIM_MODEL_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("FAIRCLAIM_MODEL_SEED: %v", err)
+		}
+	}
+	length := 15 * time.Second
+	if testing.Short() {
+		length = 3 * time.Second
+	}
+	if text := os.Getenv("FAIRCLAIM_MODEL_TIME"); text != "" {
+		var err error
+		if length, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("FAIRCLAIM_MODEL_TIME: %v", err)
+		}
+	}
+	conn := pg.New(t).Connect(t)
+	histories := uint64(0)
+	for start := time.Now(); time.Since(start) < length; histories++ {
+		if err := modelHistory(t.Context(), conn, seed+histories, modelSteps); err != nil {
+			t.Fatalf("%v\nrepeat it with FAIRCLAIM_MODEL_SEED=%d", err, seed+histories)
+		}
+	}
+	t.Logf("%d histories from seed %d", histories, seed)
+}
+
+// modelSteps is the length of a history.
+const modelSteps = 60
+
+// claim asks explain_claim, claims, judges the rows, and takes them over.
+func (r *modelRun) claim(ctx context.Context) error {
+	node := r.nodes[r.rng.IntN(len(r.nodes))]
+	if r.rng.IntN(6) == 0 {
+		r.keys++
+		node = modelNode{fmt.Sprint("once", r.keys), r.someShards()}
+	} else if r.rng.IntN(6) == 0 {
+		node.shards = r.someShards()
+	}
+	c := modelClaim{
+		node: node.name, shards: node.shards, batch: 1 + r.rng.IntN(60), lease: 60,
+		maxBytes: []int{0, 0, 0, 1, 150, 1000, 1 << 20}[r.rng.IntN(7)],
+	}
+	if r.rng.IntN(2) == 0 {
+		c.batch = 1 + r.rng.IntN(8)
+	}
+	r.note("claim by %s on %v, batch %d, max_bytes %d", c.node, c.shards, c.batch, c.maxBytes)
+	if err := r.start(ctx, &c); err != nil {
+		return err
+	}
+	explained, err := r.explain(ctx, c)
+	if err != nil {
+		return fmt.Errorf("explain_claim: %w", err)
+	}
+	rows, err := modelClaimRows(ctx, r.conn, c.node, c.shards, c.batch, c.maxBytes)
+	if err != nil {
+		return fmt.Errorf("claim_fair: %w", err)
+	}
+	if err := errors.Join(r.model.judge(c, rows), r.judgeExplain(c, explained, rows), r.judgeRotation(c, rows)); err != nil {
+		return err
+	}
+	for _, row := range rows {
+		if row.Token <= r.token {
+			return fmt.Errorf("INV-9: token %d after %d", row.Token, r.token)
+		}
+		m := r.model.messages[row.ID]
+		m.State, m.Token, m.Node, m.Lease, m.Attempt = "claimed", row.Token, c.node, row.Lease, row.Attempt
+	}
+	if len(rows) > 0 {
+		r.token = rows[0].Token
+	}
+	r.note("  %d rows", len(rows))
+	return nil
+}
+
+// start reads what decides where the claim goes on.
+func (r *modelRun) start(ctx context.Context, c *modelClaim) error {
+	if err := r.conn.QueryRow(ctx, `select extract(epoch from clock_timestamp())::float8,
+		  coalesce((select w.namespace from outbox.walk as w order by (w.node = $1) desc, w.claimed_at desc limit 1), '')`,
+		c.node).Scan(&c.now, &c.cursor); err != nil {
+		return err
+	}
+	c.routes = map[string]string{}
+	rows, err := r.conn.Query(ctx, `select distinct on (t.namespace) t.namespace, t.task_queue from outbox.route as t
+		order by t.namespace, (t.node = $1) desc, t.served_at desc`, c.node)
+	if err != nil {
+		return err
+	}
+	var namespace, queue string
+	_, err = pgx.ForEachRow(rows, []any{&namespace, &queue}, func() error {
+		c.routes[namespace] = queue
+		return nil
+	})
+	return err
+}
+
+func modelClaimRows(ctx context.Context, conn modelQueryer, node string, shards []int, batch, maxBytes int) ([]modelClaimed, error) {
+	rows, err := conn.Query(ctx, `select c.id, c.claim_token, c.namespace, c.task_queue, c.dispatch_key, c.shard, c.attempt,
+		  octet_length(c.payload), extract(epoch from c.lease_until)::float8, c.pass
+		from outbox.claim_fair($1, $2, $3, nullif($4, 0)) as c`, node, shards, batch, maxBytes)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c modelClaimed, err error) {
+		err = row.Scan(&c.ID, &c.Token, &c.Namespace, &c.Queue, &c.Key, &c.Shard, &c.Attempt, &c.Bytes, &c.Lease, &c.Pass)
+		return c, err
+	})
+}
+
+// modelQueryer is a connection, a pool or a transaction.
+type modelQueryer interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// modelExplained is a row of explain_claim.
+type modelExplained struct {
+	Namespace string
+	Due       int
+	Claimed   int
+	Quota     int
+	Ceiling   int
+	Headroom  int
+	Slice     *int
+	Pass1     int
+	Pass2     int
+	Reason    string
+}
+
+// explain asks in a read-only transaction, where nothing can be written or locked.
+func (r *modelRun) explain(ctx context.Context, c modelClaim) ([]modelExplained, error) {
+	tx, err := r.conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	rows, err := tx.Query(ctx, `select e.namespace, e.due, e.claimed, e.quota, e.ceiling, e.headroom, e.slice, e.pass1, e.pass2, e.reason
+		from outbox.explain_claim($1, $2, $3, nullif($4, 0)) as e where e.namespace is not null`, c.node, c.shards, c.batch, c.maxBytes)
+	if err != nil {
+		return nil, err
+	}
+	explained, err := pgx.CollectRows(rows, pgx.RowToStructByPos[modelExplained])
+	if err != nil {
+		return nil, err
+	}
+	var locks int
+	err = tx.QueryRow(ctx, `select count(*) from pg_locks as l where l.pid = pg_backend_pid() and l.locktype = 'advisory'`).Scan(&locks)
+	if err == nil && locks > 0 {
+		err = fmt.Errorf("it holds %d advisory locks", locks)
+	}
+	return explained, err
+}
+
+// judgeExplain: explain_claim names the namespaces that the claim visits, in order,
+// with the numbers of the model and the rows of the claim.
+func (r *modelRun) judgeExplain(c modelClaim, explained []modelExplained, rows []modelClaimed) error {
+	got := map[string][3]int{}
+	for _, row := range rows {
+		n := got[row.Namespace]
+		n[row.Pass]++
+		got[row.Namespace] = n
+	}
+	visits := r.model.visits(c)
+	if len(explained) != len(visits) {
+		return fmt.Errorf("explain_claim names %d namespaces, the claim visits %d: %v", len(explained), len(visits), explained)
+	}
+	active := 0
+	for _, v := range visits {
+		if v.verdict == "eligible" {
+			active++
+		}
+	}
+	for i, e := range explained {
+		v := visits[i]
+		due := 0
+		for _, queue := range modelAround(r.routes(v.namespace), "") {
+			due += r.model.due(modelLane{v.namespace, queue}, c.shards, c.now)
+		}
+		want := modelExplained{
+			Namespace: v.namespace, Due: min(due, r.model.countCap), Claimed: v.claimed, Quota: r.model.quota(v.namespace).quota,
+			Ceiling: v.ceiling, Headroom: v.headroom, Pass1: got[v.namespace][1], Pass2: got[v.namespace][2],
+			Slice: e.Slice, Reason: e.Reason,
+		}
+		if e != want || e.Reason == "" {
+			return fmt.Errorf("explain_claim says %+v, the claim and the model %+v", e, want)
+		}
+		if active > 0 && (e.Slice == nil || *e.Slice != (c.batch+active-1)/active) {
+			return fmt.Errorf("explain_claim: %d active in a batch of %d, wrong slice: %+v", active, c.batch, e)
+		}
+	}
+	return nil
+}
+
+func (r *modelRun) routes(namespace string) map[string]bool {
+	routes := map[string]bool{}
+	for _, t := range r.tenants {
+		if t.name == namespace {
+			for _, q := range t.routes {
+				routes[q] = true
+			}
+		}
+	}
+	return routes
+}
+
+// judgeRotation: while a namespace waits that a node could have served each time, the
+// node serves no other one twice (INV-5); likewise for the routes of a namespace each
+// time that it is served (INV-7).
+func (r *modelRun) judgeRotation(c modelClaim, rows []modelClaimed) error {
+	served := map[string]bool{}
+	lanes := map[modelLane]bool{}
+	for _, row := range rows {
+		served[row.Namespace] = true
+		lanes[row.modelLane] = true
+	}
+	for _, t := range r.tenants {
+		v := r.model.visit(c, t.name)
+		at := modelLane{c.node, t.name}
+		if v.verdict != "eligible" || served[t.name] {
+			delete(r.waiting, at)
+		} else if twice := modelWait(r.waiting, at, served); twice != "" {
+			return fmt.Errorf("INV-5: %q was served twice by %s while %q waited", twice, c.node, t.name)
+		}
+		if !served[t.name] {
+			continue
+		}
+		queues := map[string]bool{}
+		for _, q := range t.routes {
+			if lanes[modelLane{t.name, q}] {
+				queues[q] = true
+			}
+		}
+		for _, q := range t.routes {
+			lane := modelLane{t.name, q}
+			at := modelRoute{c.node, lane}
+			if queues[q] || r.model.paused(lane) || r.model.due(lane, c.shards, c.now) == 0 {
+				delete(r.route, at)
+			} else if twice := modelWait(r.route, at, queues); twice != "" {
+				return fmt.Errorf("INV-7: route %q was served twice by %s while %v waited", twice, c.node, lane)
+			}
+		}
+	}
+	return nil
+}
+
+// modelWait adds those served to what at has waited for; returns one that is there.
+func modelWait[K comparable](waiting map[K]modelServed, at K, served map[string]bool) string {
+	if waiting[at] == nil {
+		waiting[at] = modelServed{}
+	}
+	for name := range served {
+		if waiting[at][name] {
+			return name
+		}
+		waiting[at][name] = true
+	}
+	return ""
+}

@@ -1,0 +1,389 @@
+package integration
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// modelOutbox is what the outbox promises, written down as plainly as it goes:
+// maps, slices and loops over everything. It says whom a claim visits and judges
+// what it took; where the guarantees leave the choice to the claim, so does the
+// model. Instants are seconds since 1970. It has one user at a time.
+type modelOutbox struct {
+	shards       int
+	defaultQuota int
+	maxVisits    int
+	maxRoutes    int
+	maxAttempts  int
+	countCap     int
+	messages     map[int64]*modelMessage
+	quotas       map[string]modelQuota
+	pauses       map[modelLane]bool // "" stands for any
+}
+
+// modelMessage is one message, comparable with what the tables hold of it.
+type modelMessage struct {
+	ID    int64
+	State string
+	modelLane
+	Key     string
+	Shard   int
+	Bytes   int
+	Visible float64 // 0 unless pending or claimed
+	Attempt int
+	Token   int64 // 0 unless claimed, like the next two
+	Node    string
+	Lease   float64
+}
+
+// modelLane is a namespace and one of its routes.
+type modelLane struct{ Namespace, Queue string }
+
+type modelQuota struct {
+	quota  int // -1: the default
+	strict bool
+}
+
+// modelClaim is one call of claim_fair, and what the tables said just before it
+// about where it starts.
+type modelClaim struct {
+	node     string
+	shards   []int
+	batch    int
+	maxBytes int // 0: none
+	now      float64
+	lease    float64
+	cursor   string            // the walk starts behind this namespace
+	routes   map[string]string // by namespace: its routes start behind this one
+}
+
+// modelClaimed is a row that a claim returned.
+type modelClaimed struct {
+	ID, Token int64
+	modelLane
+	Key     string
+	Shard   int
+	Attempt int
+	Bytes   int
+	Lease   float64
+	Pass    int
+}
+
+// modelVisit is a namespace that a claim looks at, and what it finds.
+type modelVisit struct {
+	namespace string
+	verdict   string
+	claimed   int
+	ceiling   int
+	headroom  int
+	due       map[string]int // by route, of those in the window that are not paused
+}
+
+func (v modelVisit) most() int {
+	sum := 0
+	for _, n := range v.due {
+		sum += n
+	}
+	return min(v.headroom, sum)
+}
+
+func (o *modelOutbox) all(keep func(*modelMessage) bool) []*modelMessage {
+	var kept []*modelMessage
+	for _, id := range slices.Sorted(maps.Keys(o.messages)) {
+		if m := o.messages[id]; keep(m) {
+			kept = append(kept, m)
+		}
+	}
+	return kept
+}
+
+// due counts a lane's due messages on shards.
+func (o *modelOutbox) due(lane modelLane, shards []int, now float64) int {
+	return len(o.all(func(m *modelMessage) bool {
+		return m.State == "pending" && m.modelLane == lane && m.Visible <= now && slices.Contains(shards, m.Shard)
+	}))
+}
+
+// claimed counts what is claimed of a namespace on shards.
+func (o *modelOutbox) claimed(namespace string, shards []int) int {
+	return len(o.all(func(m *modelMessage) bool {
+		return m.State == "claimed" && m.Namespace == namespace && slices.Contains(shards, m.Shard)
+	}))
+}
+
+func (o *modelOutbox) everyShard() []int {
+	all := make([]int, o.shards)
+	for s := range all {
+		all[s] = s
+	}
+	return all
+}
+
+func (o *modelOutbox) paused(lane modelLane) bool {
+	return o.pauses[modelLane{}] || o.pauses[modelLane{Namespace: lane.Namespace}] ||
+		o.pauses[modelLane{Queue: lane.Queue}] || o.pauses[lane]
+}
+
+func (o *modelOutbox) quota(namespace string) modelQuota {
+	q, ok := o.quotas[namespace]
+	if !ok || q.quota < 0 {
+		q.quota = o.defaultQuota
+	}
+	return q
+}
+
+// namespaces are those with pending messages, in the order of a walk from behind
+// cursor once around.
+func (o *modelOutbox) namespaces(cursor string) []string {
+	names := map[string]bool{}
+	for _, m := range o.messages {
+		if m.State == "pending" {
+			names[m.Namespace] = true
+		}
+	}
+	return modelAround(names, cursor)
+}
+
+// window is the routes of a namespace that a claim may look at, in its order.
+func (o *modelOutbox) window(namespace, cursor string) []string {
+	routes := map[string]bool{}
+	for _, m := range o.messages {
+		if m.State == "pending" && m.Namespace == namespace {
+			routes[m.Queue] = true
+		}
+	}
+	all := modelAround(routes, cursor)
+	return all[:min(len(all), o.maxRoutes)]
+}
+
+func modelAround(names map[string]bool, cursor string) []string {
+	sorted := slices.Sorted(maps.Keys(names))
+	first := slices.IndexFunc(sorted, func(s string) bool { return s > cursor })
+	if first < 0 {
+		return sorted
+	}
+	return slices.Concat(sorted[first:], sorted[:first])
+}
+
+// visit looks at one namespace.
+func (o *modelOutbox) visit(c modelClaim, namespace string) modelVisit {
+	q := o.quota(namespace)
+	v := modelVisit{namespace: namespace, due: map[string]int{}}
+	v.ceiling = (q.quota*len(c.shards) + o.shards - 1) / o.shards
+	v.claimed = o.claimed(namespace, c.shards)
+	v.headroom = v.ceiling - v.claimed
+	if all := o.claimed(namespace, o.everyShard()); q.strict && q.quota-all <= v.headroom {
+		v.claimed, v.ceiling, v.headroom = all, q.quota, q.quota-all
+	}
+	v.headroom = max(v.headroom, 0)
+	for _, queue := range o.window(namespace, c.routes[namespace]) {
+		lane := modelLane{namespace, queue}
+		if n := o.due(lane, c.shards, c.now); n > 0 && !o.paused(lane) {
+			v.due[queue] = n
+		}
+	}
+	switch {
+	case o.pauses[modelLane{}] || o.pauses[modelLane{Namespace: namespace}]:
+		v.verdict = "paused"
+	case v.headroom == 0:
+		v.verdict = "ceiling"
+	case len(v.due) == 0:
+		v.verdict = "idle"
+	default:
+		v.verdict = "eligible"
+	}
+	return v
+}
+
+// visits are the namespaces that the claim looks at, in the walk's order.
+func (o *modelOutbox) visits(c modelClaim) []modelVisit {
+	var visits []modelVisit
+	eligible := 0
+	for _, namespace := range o.namespaces(c.cursor) {
+		if len(visits) == o.maxVisits || eligible == c.batch {
+			break
+		}
+		v := o.visit(c, namespace)
+		if v.verdict == "eligible" {
+			eligible++
+		}
+		visits = append(visits, v)
+	}
+	return visits
+}
+
+// judge says what is wrong with the rows that a claim returned.
+func (o *modelOutbox) judge(c modelClaim, rows []modelClaimed) error {
+	visits := map[string]modelVisit{}
+	active := 0
+	for _, v := range o.visits(c) {
+		visits[v.namespace] = v
+		if v.verdict == "eligible" {
+			active++
+		}
+	}
+	return errors.Join(
+		o.judgeRows(c, rows),
+		judgeOrder(c, active, rows),
+		judgeShares(c, visits, rows),
+		o.judgeBytes(c, visits, rows),
+		judgeRoutes(visits, rows),
+		o.judgeLanes(c, rows),
+	)
+}
+
+// judgeRows: what is claimed was pending, due, on the claim's shards and not held.
+func (o *modelOutbox) judgeRows(c modelClaim, rows []modelClaimed) error {
+	seen := map[int64]bool{}
+	for i, r := range rows {
+		m := o.messages[r.ID]
+		switch {
+		case m == nil:
+			return fmt.Errorf("INV-2: row %d: message %d does not exist", i, r.ID)
+		case m.State != "pending" || seen[r.ID]:
+			return fmt.Errorf("INV-1: row %d: message %d is %s, claimed in this call: %t", i, r.ID, m.State, seen[r.ID])
+		case m.Visible > c.now:
+			return fmt.Errorf("row %d: message %d is not due", i, r.ID)
+		case !slices.Contains(c.shards, m.Shard):
+			return fmt.Errorf("row %d: message %d is on shard %d, not one of %v", i, r.ID, m.Shard, c.shards)
+		case o.paused(m.modelLane):
+			return fmt.Errorf("row %d: message %d: %v is paused", i, r.ID, m.modelLane)
+		case r.Attempt != m.Attempt+1:
+			return fmt.Errorf("INV-10: row %d: attempt %d after %d", i, r.Attempt, m.Attempt)
+		case r.Lease < c.now+c.lease || r.Lease != rows[0].Lease:
+			return fmt.Errorf("row %d: lease until %f, claimed at %f or later", i, r.Lease, c.now)
+		case r.Token != rows[0].Token:
+			return fmt.Errorf("INV-9: row %d: token %d in a claim of token %d", i, r.Token, rows[0].Token)
+		case r.modelLane != m.modelLane || r.Key != m.Key || r.Shard != m.Shard || r.Bytes != m.Bytes:
+			return fmt.Errorf("row %d: returned %+v of %+v", i, r, *m)
+		}
+		seen[r.ID] = true
+	}
+	return nil
+}
+
+// judgeOrder: each namespace's first row comes before anybody's second, and so on;
+// the rows up to the slice are pass 1.
+func judgeOrder(c modelClaim, active int, rows []modelClaimed) error {
+	got := map[string]int{}
+	last := 0
+	for i, r := range rows {
+		got[r.Namespace]++
+		rank := got[r.Namespace]
+		if rank < last {
+			return fmt.Errorf("INV-5: row %d is the %d. of %q, after a %d. of another", i, rank, r.Namespace, last)
+		}
+		last = rank
+		pass := 2
+		if slice := (c.batch + max(active, 1) - 1) / max(active, 1); rank <= slice {
+			pass = 1
+		}
+		if r.Pass != pass {
+			return fmt.Errorf("INV-5: row %d: pass %d, want %d: it is the %d. of %q, %d are active", i, r.Pass, pass, rank, r.Namespace, active)
+		}
+	}
+	return nil
+}
+
+// judgeShares: nobody gets above its headroom, and nobody has two more than another
+// that could have had more.
+func judgeShares(c modelClaim, visits map[string]modelVisit, rows []modelClaimed) error {
+	got := map[string]int{}
+	for _, r := range rows {
+		got[r.Namespace]++
+	}
+	for name, n := range got {
+		if v := visits[name]; v.verdict != "eligible" || n > v.headroom {
+			return fmt.Errorf("INV-4: %d rows of %q, %q with a headroom of %d", n, name, v.verdict, v.headroom)
+		}
+	}
+	for _, v := range visits {
+		if v.verdict != "eligible" {
+			continue
+		}
+		for name, n := range got {
+			if n > got[v.namespace]+1 && got[v.namespace] < v.most() {
+				return fmt.Errorf("INV-6: %d rows of %q, only %d of %q which could have had %d", n, name, got[v.namespace], v.namespace, v.most())
+			}
+		}
+	}
+	if len(rows) > c.batch {
+		return fmt.Errorf("%d rows in a batch of %d", len(rows), c.batch)
+	}
+	return nil
+}
+
+// judgeBytes: the claim ends with the batch, with the row that reaches max_bytes, or
+// with nothing left that it could have taken.
+func (o *modelOutbox) judgeBytes(c modelClaim, visits map[string]modelVisit, rows []modelClaimed) error {
+	most := 0
+	for _, v := range visits {
+		if v.verdict == "eligible" {
+			most += v.most()
+		}
+	}
+	sum := 0
+	for i, r := range rows {
+		if c.maxBytes > 0 && sum >= c.maxBytes {
+			return fmt.Errorf("max_bytes: row %d of %d comes after %d bytes of %d", i, len(rows), sum, c.maxBytes)
+		}
+		sum += r.Bytes
+	}
+	cut := c.maxBytes > 0 && sum >= c.maxBytes
+	if !cut && len(rows) != min(c.batch, most) {
+		return fmt.Errorf("INV-6: %d rows, there were %d to take for a batch of %d", len(rows), most, c.batch)
+	}
+	return nil
+}
+
+// judgeRoutes: within a namespace, no route has two more than another that could have
+// had more, and each round over the routes is complete before the next.
+func judgeRoutes(visits map[string]modelVisit, rows []modelClaimed) error {
+	got := map[modelLane]int{}
+	last := map[string]int{}
+	for i, r := range rows {
+		got[r.modelLane]++
+		if got[r.modelLane] < last[r.Namespace] {
+			return fmt.Errorf("INV-7: row %d is the %d. of %v, after a %d. of another route", i, got[r.modelLane], r.modelLane, last[r.Namespace])
+		}
+		last[r.Namespace] = got[r.modelLane]
+	}
+	for lane, n := range got {
+		for queue, due := range visits[lane.Namespace].due {
+			if other := got[modelLane{lane.Namespace, queue}]; n > other+1 && other < due {
+				return fmt.Errorf("INV-7: %d rows of %v, only %d of %d of route %q", n, lane, other, due, queue)
+			}
+		}
+	}
+	return nil
+}
+
+// judgeLanes: on each shard a route's rows are its oldest, in that order.
+func (o *modelOutbox) judgeLanes(c modelClaim, rows []modelClaimed) error {
+	type shard struct {
+		modelLane
+		shard int
+	}
+	got := map[shard][]int64{}
+	for _, r := range rows {
+		at := shard{r.modelLane, r.Shard}
+		got[at] = append(got[at], r.ID)
+	}
+	for at, ids := range got {
+		lane := o.all(func(m *modelMessage) bool {
+			return m.State == "pending" && m.modelLane == at.modelLane && m.Shard == at.shard
+		})
+		slices.SortFunc(lane, func(a, b *modelMessage) int {
+			return cmp.Or(cmp.Compare(a.Visible, b.Visible), cmp.Compare(a.ID, b.ID))
+		})
+		for i, id := range ids {
+			if lane[i].ID != id {
+				return fmt.Errorf("%v: message %d claimed as number %d, where %d is older", at, id, i+1, lane[i].ID)
+			}
+		}
+	}
+	return nil
+}
