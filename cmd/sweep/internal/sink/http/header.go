@@ -1,0 +1,87 @@
+package http
+
+import (
+	"maps"
+	nethttp "net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairclaim/fairclaim/driver"
+)
+
+// headerOf returns the header fields for m. A field of the message is passed on
+// unless its name is none, it belongs to the connection or to this sink, or it
+// would replace the URL's own credentials (hasUser). Two that differ only in case
+// are both sent.
+func headerOf(m driver.Message, hasUser bool) nethttp.Header {
+	h := nethttp.Header{}
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		if isToken(name) && !reserved(strings.ToLower(name), hasUser) {
+			h.Add(name, cleanValue(m.Headers[name]))
+		}
+	}
+	if h.Get("User-Agent") == "" {
+		h.Set("User-Agent", "fairclaim")
+	}
+	if contentType := cleanValue(m.ContentType); contentType != "" {
+		h.Set("Content-Type", contentType)
+	}
+	h.Set("Idempotency-Key", encodeKey(m.DispatchKey))
+	h.Set("Fairclaim-Attempt", strconv.FormatInt(int64(m.Attempt), 10))
+	return h
+}
+
+// reserved reports whether a message may not set a field, given in lower case.
+func reserved(name string, hasUser bool) bool {
+	switch name {
+	case "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "expect", "http2-settings",
+		"host", "content-length", "content-type", "idempotency-key":
+		return true
+	case "authorization":
+		return hasUser
+	}
+	return strings.HasPrefix(name, "proxy-") || strings.HasPrefix(name, "fairclaim-")
+}
+
+// isToken reports whether s can be a field's name (RFC 9110, 5.6.2).
+func isToken(s string) bool {
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return s != ""
+}
+
+// cleanValue makes s fit to be a field's value: control characters, of which a
+// line break would begin another field, become spaces. Bytes beyond ASCII stay.
+func cleanValue(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if c < ' ' && c != '\t' || c == 0x7f {
+			b[i] = ' '
+		}
+	}
+	return strings.Trim(string(b), " \t")
+}
+
+// encodeKey writes a dispatch key so that it can stand in a header field and two
+// keys never look the same: '%' and every byte that is not visible ASCII become
+// %XX. Most keys come out as they are.
+func encodeKey(key string) string {
+	const hex = "0123456789ABCDEF"
+	var b strings.Builder
+	for i := 0; i < len(key); i++ {
+		if c := key[i]; c > ' ' && c < 0x7f && c != '%' {
+			b.WriteByte(c)
+		} else {
+			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,181 @@
+// Package http is the sink that posts each message to a URL.
+//
+// The body is the payload as it is. The header has the message's Content-Type, its
+// dispatch key as Idempotency-Key (the same over retries; '%' and all but visible
+// ASCII as %XX), its attempt as Fairclaim-Attempt, and the message's own headers.
+//
+// The status says what becomes of the message:
+//
+//	2xx                      done, whatever the body
+//	429, 503                 retry after Retry-After, at most an hour; without a
+//	                         sane one by the policy
+//	401, 403, 407, 408, 409,
+//	421, 423, 425            retry by the policy
+//	other 4xx, 410 too       the message has failed for good
+//	3xx                      retry by the policy: no redirect is followed, since it
+//	                         would take payload and credentials to a place that the
+//	                         operator did not name
+//	anything else            retry by the policy, also where there is no answer
+//
+// Errors name the URL's scheme and host only: user, query, and often the path as
+// well are secrets.
+package http
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	nethttp "net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/snippet"
+	"github.com/fairclaim/fairclaim/driver"
+)
+
+const (
+	// DefaultTimeout bounds an exchange where [New] is given no other time-out.
+	DefaultTimeout = 30 * time.Second
+
+	// A body is read up to maxBody bytes and for bodyPatience after the status came:
+	// enough for the connection to be used again, and for an error's text.
+	maxBody      = 64 << 10
+	bodyPatience = time.Second
+
+	maxHeader  = 256 << 10 // of a response, in bytes
+	maxSnippet = 512       // of a response's body in an error, in bytes
+
+	// idleConns is how many connections are kept: one for each dispatch slot.
+	idleConns = 64
+)
+
+// Sink posts messages to a URL. It is safe for use by many goroutines. Use [New];
+// the zero value does not work.
+type Sink struct {
+	url     *template
+	hidden  *strings.Replacer
+	timeout time.Duration
+	client  nethttp.Client
+}
+
+// New returns a sink for a URL, in which {namespace} and {task_queue} stand for
+// those of the message, in the path or the query. A value fills part of a single
+// path segment or query value: its slashes, quotes and so on are escaped. Messages
+// whose value would make a path segment "." or ".." fail.
+//
+// A user and password in the URL are sent as basic authentication. timeout bounds
+// the whole exchange, from dialling to the end of the body; 0 is [DefaultTimeout].
+// A proxy is taken from the environment (HTTP_PROXY, HTTPS_PROXY, NO_PROXY).
+func New(rawURL string, timeout time.Duration) (*Sink, error) {
+	t, err := parseTemplate(rawURL)
+	if err != nil {
+		return nil, fmt.Errorf("http: %w", err)
+	}
+	if timeout <= 0 {
+		timeout = DefaultTimeout
+	}
+	if _, err := nethttp.ProxyFromEnvironment(&nethttp.Request{URL: &t.origin}); err != nil {
+		return nil, errors.New("http: the proxy in HTTP_PROXY or HTTPS_PROXY is not a URL")
+	}
+	return &Sink{
+		url: t, hidden: t.redactor(), timeout: timeout,
+		client: nethttp.Client{
+			CheckRedirect: func(*nethttp.Request, []*nethttp.Request) error { return nethttp.ErrUseLastResponse },
+			Transport: &nethttp.Transport{
+				Proxy:                  nethttp.ProxyFromEnvironment,
+				DisableCompression:     true, // bodies are thrown away
+				MaxIdleConnsPerHost:    idleConns,
+				IdleConnTimeout:        90 * time.Second,
+				MaxResponseHeaderBytes: maxHeader,
+			},
+		},
+	}, nil
+}
+
+// String is the sink's name in logs: scheme and host.
+func (s *Sink) String() string { return s.url.origin.String() }
+
+// Close closes the idle connections.
+func (s *Sink) Close() { s.client.CloseIdleConnections() }
+
+// Deliver posts m and waits for the answer.
+func (s *Sink) Deliver(ctx context.Context, m driver.Message) error {
+	u, err := s.url.render(m)
+	if err != nil {
+		return driver.Permanent(fmt.Errorf("%s: %w", s, err))
+	}
+	if ctx.Err() != nil {
+		return driver.Undelivered(fmt.Errorf("%s: not sent: %w", s, context.Cause(ctx)))
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("no full answer within %v", s.timeout))
+	defer cancel()
+	request, err := nethttp.NewRequestWithContext(ctx, nethttp.MethodPost, s.String(), bytes.NewReader(m.Payload))
+	if err != nil {
+		return s.noAnswer(ctx, err)
+	}
+	request.URL = u
+	request.Header = headerOf(m, s.url.user != nil)
+	if user := s.url.user; user != nil {
+		password, _ := user.Password()
+		request.SetBasicAuth(user.Username(), password)
+	}
+	response, err := s.client.Do(request)
+	if err != nil {
+		return s.noAnswer(ctx, err)
+	}
+	defer response.Body.Close()
+	defer time.AfterFunc(bodyPatience, cancel).Stop()
+	body := io.LimitReader(response.Body, maxBody)
+	if response.StatusCode/100 == 2 {
+		_, _ = io.Copy(io.Discard, body)
+		return nil
+	}
+	text, _ := io.ReadAll(body)
+	return s.refused(response, text)
+}
+
+// noAnswer is the error of an exchange without a status.
+func (s *Sink) noAnswer(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", s, context.Cause(ctx))
+	}
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		err = e.Err // the rest of it is the URL
+	}
+	return fmt.Errorf("%s: %s", s, s.clean([]byte(err.Error())))
+}
+
+// refused is the error of an exchange that did not end with a 2xx.
+func (s *Sink) refused(response *nethttp.Response, body []byte) error {
+	status := response.StatusCode
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: answered %d", s, status)
+	if text := nethttp.StatusText(status); text != "" {
+		b.WriteString(" " + text)
+	}
+	if to, err := response.Location(); err == nil && status/100 == 3 {
+		origin := url.URL{Scheme: to.Scheme, Host: to.Host}
+		fmt.Fprintf(&b, " (to %s; redirects are not followed, change the sink's URL)", s.clean([]byte(origin.String())))
+	}
+	if text := s.clean(body); text != "" {
+		b.WriteString(": " + text)
+	}
+	err := errors.New(b.String())
+	if permanent(status) {
+		return driver.Permanent(err)
+	}
+	if status == nethttp.StatusTooManyRequests || status == nethttp.StatusServiceUnavailable {
+		if delay, ok := retryAfter(response.Header); ok {
+			return driver.RetryAfter(err, delay)
+		}
+	}
+	return err
+}
+
+// clean makes a text from outside fit for an error.
+func (s *Sink) clean(text []byte) string {
+	return snippet.Clean([]byte(s.hidden.Replace(string(text))), maxSnippet)
+}

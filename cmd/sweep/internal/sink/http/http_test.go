@@ -1,0 +1,481 @@
+package http
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	nethttp "net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/sinktest"
+	"github.com/fairclaim/fairclaim/driver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// serve starts a server for the test.
+func serve(t *testing.T, handler nethttp.HandlerFunc) *httptest.Server {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server
+}
+
+func newSink(t *testing.T, rawURL string, timeout time.Duration) *Sink {
+	t.Helper()
+	s, err := New(rawURL, timeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// listen answers every connection to a raw TCP server with answer.
+func listen(t *testing.T, answer func(c net.Conn)) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close()
+				answer(c)
+			})
+		}
+	})
+	t.Cleanup(func() { l.Close(); wg.Wait() })
+	return l.Addr().String()
+}
+
+// check fails the test if err is another outcome or lacks a text.
+func check(t *testing.T, err error, want, says string) {
+	t.Helper()
+	if got := sinktest.Outcome(err); got != want {
+		t.Errorf("%s (%v), want %s", got, err, want)
+	}
+	if says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+		t.Errorf("error is %v, want %q in it", err, says)
+	}
+}
+
+func TestRequest(t *testing.T) {
+	var got *nethttp.Request
+	var body []byte
+	server := serve(t, func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		got = r
+		body, _ = io.ReadAll(r.Body)
+	})
+	raw := strings.Replace(server.URL, "http://", "http://us%40er:p%3Aw@", 1) + "/hooks/{namespace}/{task_queue}?key=s3cret&ns={namespace}"
+	err := newSink(t, raw, 0).Deliver(t.Context(), driver.Message{
+		Namespace: "ac/me", TaskQueue: "mail", DispatchKey: "k é", Attempt: 2, ContentType: "text/plain; charset=utf-8",
+		Headers: map[string]string{"X-Trace": "1", "Authorization": "forged"}, Payload: []byte("hello\x00\r\n"),
+	})
+	check(t, err, sinktest.Done, "")
+	if got.Method != "POST" || got.RequestURI != "/hooks/ac%2Fme/mail?key=s3cret&ns=ac%2Fme" {
+		t.Errorf("%s %s", got.Method, got.RequestURI)
+	}
+	if user, password, _ := got.BasicAuth(); user != "us@er" || password != "p:w" {
+		t.Errorf("credentials are %q, %q", user, password)
+	}
+	if string(body) != "hello\x00\r\n" || got.ContentLength != 8 || got.TransferEncoding != nil {
+		t.Errorf("body %q, length %d, coding %v", body, got.ContentLength, got.TransferEncoding)
+	}
+	for field, want := range map[string]string{
+		"Content-Type": "text/plain; charset=utf-8", "Idempotency-Key": "k%20%C3%A9", "Fairclaim-Attempt": "2",
+		"X-Trace": "1", "User-Agent": "fairclaim", "Accept-Encoding": "",
+	} {
+		if got.Header.Get(field) != want {
+			t.Errorf("%s is %q, want %q", field, got.Header.Get(field), want)
+		}
+	}
+}
+
+// Names, keys and headers that are made to break out of their place arrive whole
+// or not at all, and add nothing to the request.
+func TestAwkwardMessages(t *testing.T) {
+	requests := make(chan *nethttp.Request, 1)
+	server := serve(t, func(w nethttp.ResponseWriter, r *nethttp.Request) { requests <- r })
+	inPath := newSink(t, server.URL+"/a/{namespace}/b/{task_queue}", 0)
+	inQuery := newSink(t, server.URL+"/a?n={namespace}&q={task_queue}", 0)
+	for _, name := range sinktest.Awkward() {
+		m := driver.Message{
+			Namespace: name, TaskQueue: name, DispatchKey: name, ContentType: name,
+			Headers: map[string]string{name: "v", "X-Value": name},
+		}
+		common := func(r *nethttp.Request) {
+			if key, err := url.PathUnescape(r.Header.Get("Idempotency-Key")); err != nil || key != name {
+				t.Errorf("key %q arrived as %q, %v", name, key, err)
+			}
+			if r.Header.Get("X-Injected") != "" || r.Host != strings.TrimPrefix(server.URL, "http://") {
+				t.Errorf("%q injected something: %v", name, r.Header)
+			}
+		}
+
+		check(t, inQuery.Deliver(t.Context(), m), sinktest.Done, "")
+		r := <-requests
+		common(r)
+		if q := r.URL.Query(); q.Get("n") != name || q.Get("q") != name || len(q) != 2 {
+			t.Errorf("%q arrived as %v", name, q)
+		}
+
+		err := inPath.Deliver(t.Context(), m)
+		if sinktest.Outcome(err) == sinktest.Failed && strings.Contains(err.Error(), "segment, which servers resolve") && strings.Contains(name, ".") {
+			continue
+		}
+		check(t, err, sinktest.Done, "")
+		r = <-requests
+		common(r)
+		segments := strings.Split(r.URL.EscapedPath(), "/")
+		if len(segments) != 5 {
+			t.Errorf("%q made the path %s", name, r.URL.EscapedPath())
+			continue
+		}
+		for _, i := range []int{2, 4} {
+			if s, err := url.PathUnescape(segments[i]); err != nil || s != name {
+				t.Errorf("%q arrived as %q, %v", name, s, err)
+			}
+		}
+	}
+}
+
+func TestPayloadSizes(t *testing.T) {
+	var got []byte
+	server := serve(t, func(w nethttp.ResponseWriter, r *nethttp.Request) { got, _ = io.ReadAll(r.Body) })
+	s := newSink(t, server.URL, 0)
+	for _, size := range []int{0, 1, 1 << 20, 8 << 20} {
+		payload := bytes.Repeat([]byte{0xff}, size)
+		check(t, s.Deliver(t.Context(), driver.Message{Payload: payload}), sinktest.Done, "")
+		if !bytes.Equal(got, payload) {
+			t.Errorf("%d bytes arrived as %d", size, len(got))
+		}
+	}
+}
+
+func TestRealWebhooks(t *testing.T) {
+	var mu sync.Mutex
+	got := map[string][]byte{}
+	server := serve(t, func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		body, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		defer mu.Unlock()
+		got[r.Header.Get("Idempotency-Key")+" "+r.URL.Path+" "+r.Header.Get("X-GitHub-Event")] = body
+	})
+	s := newSink(t, server.URL+"/{namespace}/{task_queue}", 0)
+	messages := sinktest.Webhooks(t)
+	for _, m := range messages {
+		check(t, s.Deliver(t.Context(), m), sinktest.Done, "")
+	}
+	for _, m := range messages {
+		at := m.DispatchKey + " /" + m.Namespace + "/" + m.TaskQueue + " " + m.Headers["X-GitHub-Event"]
+		if !bytes.Equal(got[at], m.Payload) {
+			t.Errorf("%s did not arrive as it was", at)
+		}
+	}
+}
+
+func TestStatus(t *testing.T) {
+	var status int
+	server := serve(t, func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		w.Header().Set("Retry-After", "17") // counts for two statuses only
+		w.WriteHeader(status)
+		if status != 204 && status != 304 {
+			fmt.Fprint(w, "the\nreason")
+		}
+	})
+	s := newSink(t, server.URL+"/path", 0)
+	outcomes := map[string][]int{
+		sinktest.Done: {200, 201, 202, 204, 206, 299},
+		sinktest.Failed: {
+			400, 402, 404, 405, 406, 410, 411, 412, 413, 414, 415, 416, 417, 418, 422, 424, 426, 428, 431, 451, 499,
+		},
+		sinktest.RetryAfter: {429, 503},
+		sinktest.Retry: {
+			300, 301, 302, 303, 304, 307, 308, 399, 401, 403, 407, 408, 409, 421, 423, 425, 500, 501, 502, 504, 505, 507, 511, 599, 600, 999,
+		},
+	}
+	for want, statuses := range outcomes {
+		for _, status = range statuses {
+			t.Run(fmt.Sprint(status), func(t *testing.T) {
+				err := s.Deliver(t.Context(), driver.Message{})
+				if want == sinktest.Done {
+					check(t, err, want, "")
+					return
+				}
+				check(t, err, want, fmt.Sprintf("%s: answered %d", server.URL, status))
+				if status != 304 && !strings.HasSuffix(err.Error(), ": the reason") {
+					t.Errorf("no body in %q", err)
+				}
+				if want == sinktest.RetryAfter && sinktest.Delay(err) != 17*time.Second {
+					t.Errorf("delay %v", sinktest.Delay(err))
+				}
+			})
+		}
+	}
+}
+
+func TestRetryAfterOverTheWire(t *testing.T) {
+	for _, c := range []struct {
+		header, want string
+		delay        time.Duration
+	}{
+		{"Retry-After: 100000\r\n", sinktest.RetryAfter, time.Hour},
+		{"Retry-After: Sun, 06 Nov 1994 08:50:37 GMT\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n", sinktest.RetryAfter, time.Minute},
+		{"Retry-After: Sun, 06 Nov 2094 08:50:37 GMT\r\n", sinktest.Retry, -1},
+		{"Retry-After: -1\r\n", sinktest.Retry, -1},
+		{"Retry-After: 0\r\n", sinktest.Retry, -1},
+		{"", sinktest.Retry, -1},
+	} {
+		address := listen(t, func(c2 net.Conn) {
+			_, _ = nethttp.ReadRequest(bufio.NewReader(c2))
+			fmt.Fprintf(c2, "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nConnection: close\r\n%s\r\n", c.header)
+		})
+		err := newSink(t, "http://"+address, 0).Deliver(t.Context(), driver.Message{})
+		check(t, err, c.want, "answered 503 Service Unavailable")
+		if got := sinktest.Delay(err); got != c.delay {
+			t.Errorf("%q: delay %v, want %v", c.header, got, c.delay)
+		}
+	}
+}
+
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	var followed atomic.Int32
+	target := serve(t, func(nethttp.ResponseWriter, *nethttp.Request) { followed.Add(1) })
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		server := serve(t, func(w nethttp.ResponseWriter, r *nethttp.Request) {
+			w.Header().Set("Location", strings.Replace(target.URL, "http://", "http://u:hunter2@", 1)+"/in?token=hunter2")
+			w.WriteHeader(status)
+		})
+		err := newSink(t, server.URL, 0).Deliver(t.Context(), driver.Message{Payload: []byte("x")})
+		check(t, err, sinktest.Retry, "(to "+target.URL+"; redirects are not followed")
+		if strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("shows a secret: %v", err)
+		}
+	}
+	if n := followed.Load(); n != 0 {
+		t.Errorf("%d redirects were followed", n)
+	}
+}
+
+// INV-11: an exchange ends in time wherever the server stops, and what it has said
+// by then counts.
+func TestSlowServers(t *testing.T) {
+	const timeout = 200 * time.Millisecond
+	stall := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) } // until the client hangs up
+	drip := func(c net.Conn) {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for range tick.C {
+			if _, err := io.WriteString(c, "x"); err != nil {
+				return
+			}
+		}
+	}
+	flood := func(c net.Conn) {
+		for {
+			if _, err := c.Write(make([]byte, 64<<10)); err != nil {
+				return
+			}
+		}
+	}
+	for _, c := range []struct {
+		name, head string
+		then       func(net.Conn)
+		want, says string
+	}{
+		{"no byte", "", stall, sinktest.Retry, "no full answer within 200ms"},
+		{"half a status line", "HTTP/1.", stall, sinktest.Retry, "no full answer within 200ms"},
+		{"endless header, slow", "HTTP/1.1 200 OK\r\nX: ", drip, sinktest.Retry, "no full answer within 200ms"},
+		{"endless header, fast", "HTTP/1.1 200 OK\r\nX: ", flood, sinktest.Retry, ""},
+		{"endless interim answers", "HTTP/1.1 102 Processing\r\n\r\n", stall, sinktest.Retry, "no full answer within 200ms"},
+		{"done, body stalls", "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nx", stall, sinktest.Done, ""},
+		{"done, body drips", "HTTP/1.1 200 OK\r\n\r\n", drip, sinktest.Done, ""},
+		{"done, endless body", "HTTP/1.1 200 OK\r\n\r\n", flood, sinktest.Done, ""},
+		{"gone, body stalls", "HTTP/1.1 410 Gone\r\nContent-Length: 10\r\n\r\nwhy", stall, sinktest.Failed, "answered 410 Gone: why"},
+		{"gone, endless body", "HTTP/1.1 410 Gone\r\n\r\nwhy ", flood, sinktest.Failed, "answered 410 Gone: why"},
+		{"busy, body drips", "HTTP/1.1 503 Busy\r\nRetry-After: 5\r\n\r\n", drip, sinktest.RetryAfter, "answered 503"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			address := listen(t, func(conn net.Conn) {
+				_, _ = nethttp.ReadRequest(bufio.NewReader(conn))
+				_, _ = io.WriteString(conn, c.head)
+				c.then(conn)
+			})
+			s := newSink(t, "http://"+address, timeout)
+			began := time.Now()
+			err := s.Deliver(t.Context(), driver.Message{})
+			check(t, err, c.want, c.says)
+			if took := time.Since(began); took > timeout+3*time.Second {
+				t.Errorf("took %v", took)
+			}
+			if err != nil && len(err.Error()) > maxSnippet+200 {
+				t.Errorf("the error is %d bytes long", len(err.Error()))
+			}
+		})
+	}
+}
+
+// A body that drips on after the status is left alone long before the time-out.
+func TestStatusIsEnough(t *testing.T) {
+	release := make(chan struct{})
+	server := serve(t, func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		w.WriteHeader(200)
+		_ = nethttp.NewResponseController(w).Flush()
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	})
+	defer close(release)
+	began := time.Now()
+	check(t, newSink(t, server.URL, time.Hour).Deliver(t.Context(), driver.Message{}), sinktest.Done, "")
+	if took := time.Since(began); took > bodyPatience+5*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+func TestNoAnswer(t *testing.T) {
+	refusing, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := refusing.Addr().String()
+	refusing.Close()
+	hangUp := listen(t, func(c net.Conn) { _, _ = nethttp.ReadRequest(bufio.NewReader(c)) })
+	garbage := listen(t, func(c net.Conn) {
+		_, _ = nethttp.ReadRequest(bufio.NewReader(c))
+		fmt.Fprintf(c, "220 smtp \x1b[31m%s\r\n\r\n", strings.Repeat("x", 5000))
+	})
+	plain := serve(t, func(nethttp.ResponseWriter, *nethttp.Request) {})
+	for _, c := range []struct{ name, url, says string }{
+		{"connection refused", "http://" + closed, "connection refused"},
+		{"no such host", "http://no-such-host.invalid", "no-such-host.invalid"},
+		{"hangs up", "http://" + hangUp, "EOF"},
+		{"not HTTP", "http://" + garbage, "malformed HTTP"},
+		{"not TLS", strings.Replace(plain.URL, "http:", "https:", 1), "HTTP response to HTTPS client"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			raw := strings.Replace(c.url, "://", "://user:hunter2@", 1) + "/path?token=hunter2"
+			err := newSink(t, raw, 5*time.Second).Deliver(t.Context(), driver.Message{})
+			check(t, err, sinktest.Retry, c.says)
+			if text := err.Error(); strings.Contains(text, "hunter2") || len(text) > 1000 || strings.Contains(text, "\x1b") {
+				t.Errorf("error is %q", text)
+			}
+		})
+	}
+}
+
+func TestSelfSignedCertificateIsRefused(t *testing.T) {
+	server := httptest.NewUnstartedServer(nethttp.HandlerFunc(func(nethttp.ResponseWriter, *nethttp.Request) {
+		t.Error("the request got through")
+	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	check(t, newSink(t, server.URL, 0).Deliver(t.Context(), driver.Message{}), sinktest.Retry, "certificate")
+}
+
+func TestContextEnds(t *testing.T) {
+	arrived := make(chan struct{})
+	server := serve(t, func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		close(arrived)
+		<-r.Context().Done()
+	})
+	s := newSink(t, server.URL, time.Hour)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() { <-arrived; cancel(errors.New("stopped by the test")) }()
+	check(t, s.Deliver(ctx, driver.Message{}), sinktest.Retry, "stopped by the test")
+	check(t, s.Deliver(ctx, driver.Message{}), sinktest.Undelivered, "not sent: stopped by the test")
+}
+
+// A server that sends back what it got must not put the URL's secrets into errors.
+func TestEchoedSecretsAreHidden(t *testing.T) {
+	server := serve(t, func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		user, password, _ := r.BasicAuth()
+		w.WriteHeader(500)
+		fmt.Fprintf(w, "cannot POST %s as %s / %s (%s), token %s", r.RequestURI, user, password, r.Header.Get("Authorization"), r.URL.Query().Get("token"))
+	})
+	raw := strings.Replace(server.URL, "http://", "http://login%21:pass%2Fword@", 1) + "/p?token=tok%2Fen%2F1&ns={namespace}&bareword"
+	err := newSink(t, raw, 0).Deliver(t.Context(), driver.Message{Namespace: "acme"})
+	check(t, err, sinktest.Retry, "cannot POST /p?token=[hidden]&ns=acme&[hidden] as [hidden] / [hidden] (Basic [hidden]), token [hidden]")
+}
+
+func TestNameHidesSecrets(t *testing.T) {
+	s := newSink(t, "https://user:hunter2@host.example:8443/hunter2/{namespace}?token=hunter2", 0)
+	if got := s.String(); got != "https://host.example:8443" {
+		t.Errorf("String() = %q", got)
+	}
+	if _, err := New("http://user:hunter2@h:x/", 0); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("New: %v", err)
+	}
+}
+
+func TestNamesThatTheURLCannotHold(t *testing.T) {
+	server := serve(t, func(nethttp.ResponseWriter, *nethttp.Request) { t.Error("a request was sent") })
+	err := newSink(t, server.URL+"/{namespace}", 0).Deliver(t.Context(), driver.Message{Namespace: ".."})
+	check(t, err, sinktest.Failed, "put the placeholder into the query")
+}
+
+func TestConnectionsAreUsedAgain(t *testing.T) {
+	var opened atomic.Int32
+	server := httptest.NewUnstartedServer(nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		if r.Header.Get("Fairclaim-Attempt") == "2" {
+			w.WriteHeader(500)
+		}
+		_, _ = w.Write(make([]byte, maxBody-1))
+	}))
+	server.Config.ConnState = func(_ net.Conn, state nethttp.ConnState) {
+		if state == nethttp.StateNew {
+			opened.Add(1)
+		}
+	}
+	server.Start()
+	defer server.Close()
+	s := newSink(t, server.URL, 0)
+	for i := range 20 {
+		_ = s.Deliver(t.Context(), driver.Message{Attempt: int32(1 + i%2)})
+	}
+	if n := opened.Load(); n != 1 {
+		t.Errorf("%d connections for 20 requests", n)
+	}
+}
+
+func TestConcurrentDeliveries(t *testing.T) {
+	server := serve(t, func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		if body, _ := io.ReadAll(r.Body); string(body) != r.Header.Get("Idempotency-Key") || "/"+string(body) != r.URL.Path {
+			w.WriteHeader(400)
+		}
+	})
+	s := newSink(t, server.URL+"/{namespace}", 0)
+	var wg sync.WaitGroup
+	for i := range 64 {
+		wg.Go(func() {
+			for j := range 10 {
+				name := fmt.Sprintf("m%d-%d", i, j)
+				check(t, s.Deliver(t.Context(), driver.Message{Namespace: name, DispatchKey: name, Payload: []byte(name)}), sinktest.Done, "")
+			}
+		})
+	}
+	wg.Wait()
+}
