@@ -189,4 +189,3 @@ func TestErrorTexts(t *testing.T) {
 		}
 	}
 }
-

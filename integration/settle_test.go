@@ -20,13 +20,19 @@ func TestSettleFencing(t *testing.T) {
 	conn := pg.New(t).Connect(t)
 	for how := range settles {
 		for name, lose := range map[string]func(old claimRow){
-			"rescued":    func(claimRow) { expire(t, conn, "n"); run(t, conn, "select outbox.rescue()") },
-			"retried":    func(old claimRow) { settle(t, conn, "retry", old.ID, old.Token) },
-			"released":   func(old claimRow) { settle(t, conn, "release", old.ID, old.Token) },
-			"completed":  func(old claimRow) { settle(t, conn, "complete", old.ID, old.Token) },
-			"cancelled":  func(old claimRow) { run(t, conn, "select outbox.cancel(array[$1])", old.Key) },
-			"redriven":   func(old claimRow) { settle(t, conn, "fail", old.ID, old.Token); run(t, conn, "select outbox.redrive(array[$1::bigint])", old.ID) },
-			"redriven 2": func(old claimRow) { settle(t, conn, "fail", old.ID, old.Token); run(t, conn, "select outbox.redrive('n')") },
+			"rescued":   func(claimRow) { expire(t, conn, "n"); run(t, conn, "select outbox.rescue()") },
+			"retried":   func(old claimRow) { settle(t, conn, "retry", old.ID, old.Token) },
+			"released":  func(old claimRow) { settle(t, conn, "release", old.ID, old.Token) },
+			"completed": func(old claimRow) { settle(t, conn, "complete", old.ID, old.Token) },
+			"cancelled": func(old claimRow) { run(t, conn, "select outbox.cancel(array[$1])", old.Key) },
+			"redriven": func(old claimRow) {
+				settle(t, conn, "fail", old.ID, old.Token)
+				run(t, conn, "select outbox.redrive(array[$1::bigint])", old.ID)
+			},
+			"redriven 2": func(old claimRow) {
+				settle(t, conn, "fail", old.ID, old.Token)
+				run(t, conn, "select outbox.redrive('n')")
+			},
 		} {
 			put(t, conn, "n", "q", fmt.Sprint(how, name))
 			old := claimOne(t, conn, "n1")
@@ -131,10 +137,20 @@ func TestSettleArguments(t *testing.T) {
 		{"lease", "extend('{1}', '{1}', '-1 s')"},
 		{"lease", "extend('{1}', '{1}', '0')"},
 		{"lease", "extend('{1}', '{1}', '25 h')"},
-		{"max", "rescue(0)"}, {"max", "rescue(null)"}, {"max", "prune('1 s', 0)"}, {"older_than", "prune('-1 s')"},
-		{"dispatch_keys", "cancel(null)"}, {"namespace", "cancel_namespace(null)"}, {"max", "cancel_namespace('n', 0)"},
-		{"ids", "redrive(null::bigint[])"}, {"namespace", "redrive(null::text)"}, {"max", "redrive('n', 0)"},
-		{"dispatch_key", "why(null)"}, {"node", "heartbeat(null, '{}')"}, {"shards", "heartbeat('n', null)"}, {"node", "leave('')"},
+		{"max", "rescue(0)"},
+		{"max", "rescue(null)"},
+		{"max", "prune('1 s', 0)"},
+		{"older_than", "prune('-1 s')"},
+		{"dispatch_keys", "cancel(null)"},
+		{"namespace", "cancel_namespace(null)"},
+		{"max", "cancel_namespace('n', 0)"},
+		{"ids", "redrive(null::bigint[])"},
+		{"namespace", "redrive(null::text)"},
+		{"max", "redrive('n', 0)"},
+		{"dispatch_key", "why(null)"},
+		{"node", "heartbeat(null, '{}')"},
+		{"shards", "heartbeat('n', null)"},
+		{"node", "leave('')"},
 	} {
 		_, err := conn.Exec(t.Context(), "select outbox."+c.call)
 		wantError(t, err, "OB001", c.argument)
