@@ -1,0 +1,77 @@
+# fairclaim. `make` lists what there is to do; nothing here asks a question.
+#
+# Every target works on a clean clone, as root or not, with nothing but Go: what
+# a target needs beyond that it looks for, and says in one line what to install.
+
+GOFUMPT     := mvdan.cc/gofumpt@v0.12.0
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# The race detector needs a C compiler; without one the tests run without it.
+RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
+
+# Not cached: a test's result hangs on the PostgreSQL that it finds as well.
+GOTEST := go test -count=1 -p 2 -timeout 12m $(RACE)
+
+# The majors that `make matrix` runs, such as MAJORS="15 17 18".
+MAJORS ?= 17
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: postgres ## Watch a bursty tenant and twenty quiet ones share an outbox; KEEP=1 leaves the database up
+	@go run ./integration/demo
+
+.PHONY: build
+build: ## Build bin/sweep
+	go build -trimpath -o bin/sweep ./cmd/sweep
+
+.PHONY: test
+test: postgres ## Run all tests, those against a real PostgreSQL included
+	$(GOTEST) ./...
+
+.PHONY: matrix
+matrix: ## Run all tests against PostgreSQL in containers; MAJORS="15 17 18" says which
+	@set -e; for major in $(MAJORS); do \
+		docker image inspect fairclaim-postgres:$$major >/dev/null 2>&1 || \
+			docker image inspect postgres:$$major >/dev/null 2>&1 || \
+			timeout 120 docker pull -q postgres:$$major 2>/dev/null || integration/images/build $$major; \
+		echo "FAIRCLAIM_PG=docker FAIRCLAIM_PG_MAJOR=$$major $(GOTEST) ./..."; \
+		FAIRCLAIM_PG=docker FAIRCLAIM_PG_MAJOR=$$major $(GOTEST) ./...; \
+	done
+
+.PHONY: bench
+bench: ## Run the benchmarks
+	go test -run '^$$' -bench . -benchmem ./budget ./watermark
+
+.PHONY: lint
+lint: ## Check the code with gofumpt, go vet and staticcheck
+	@unformatted=$$(go run $(GOFUMPT) -l .) && test -z "$$unformatted" || \
+		{ echo "gofumpt wants to change:" $$unformatted; echo "make format does it"; exit 1; }
+	go vet ./...
+	go run $(STATICCHECK) ./...
+
+.PHONY: format
+format: ## Format the code with gofumpt
+	go run $(GOFUMPT) -l -w .
+
+.PHONY: snapshot
+snapshot: ## Copy what changed in sql/functions into a new migration: NAME=short_description
+	@test -n "$(NAME)" || { echo "which name? make snapshot NAME=short_description"; exit 2; }
+	go run ./sql/migrations/snapshot -name "$(NAME)"
+
+.PHONY: schema
+schema: postgres ## Rewrite the dump of the schema that the tests compare with
+	go test -count=1 ./integration -run '^TestGoldenSchema$$' -update
+
+# Where neither a server nor its binaries are there, apt-get may bring them. The
+# tests themselves look for a Docker engine next, or say what to install.
+.PHONY: postgres
+postgres:
+	@if [ -z "$$FAIRCLAIM_TEST_DSN$$FAIRCLAIM_PG$$PGBIN" ] && \
+		! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && ! command -v initdb >/dev/null && \
+		command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		echo "installing PostgreSQL: apt-get install postgresql"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends postgresql >/dev/null; \
+	fi
