@@ -28,10 +28,9 @@ const (
 	// defaultMajor is the version of the image where none is asked for.
 	defaultMajor = 17
 
-	// Deadlines of calls to the Docker engine. A pull goes over the network.
-	pingTimeout   = 5 * time.Second
-	callTimeout   = time.Minute
-	reaperTimeout = 30 * time.Second
+	// Deadlines of calls to the Docker engine.
+	pingTimeout = 5 * time.Second
+	callTimeout = time.Minute
 )
 
 // pgPort is the port inside the container.
@@ -44,7 +43,7 @@ type docker struct {
 	image     string
 	address   string // host:port
 	auth      role
-	guard     *guard // removes the container when this process is gone; nil where something else does
+	guard     *guard // nil where testcontainers' reaper does its work
 }
 
 // dockerAnswers reports whether a Docker engine is there.
@@ -63,9 +62,11 @@ func dockerAnswers(ctx context.Context) bool {
 // openDocker starts a container. Its port on the host is fixed, so that the
 // address outlives a restart.
 func openDocker(ctx context.Context, opts Options) (engine, error) {
-	log.SetDefault(log.NewNoopLogger())      // one line says what is used; it is ours
-	guarded := opts.Keep || !haveReaper(ctx) // the reaper knows no exceptions
-	if guarded {
+	log.SetDefault(log.NewNoopLogger()) // one line says what is used; it is ours
+	command, err := exec.LookPath("docker")
+	guarded := err == nil
+	if guarded || opts.Keep {
+		// The guard is quicker than testcontainers' reaper, needs no image and knows exceptions.
 		if err := os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true"); err != nil {
 			return nil, err
 		}
@@ -76,6 +77,9 @@ func openDocker(ctx context.Context, opts Options) (engine, error) {
 	}
 	d := &docker{client: api, auth: role{Name: "postgres", password: randomHex(16)}}
 	d.image = d.chooseImage(ctx, opts)
+	if !d.haveImage(ctx, d.image) {
+		fmt.Fprintf(opts.Log, "PostgreSQL: pulling the image %s\n", d.image)
+	}
 	port, err := freePort()
 	if err != nil {
 		return nil, err
@@ -84,7 +88,7 @@ func openDocker(ctx context.Context, opts Options) (engine, error) {
 		return nil, errors.Join(fmt.Errorf("run a container of %s: %w", d.image, err), discard(d))
 	}
 	if guarded {
-		if d.guard, err = guardContainer(d.container.ID); err != nil {
+		if d.guard, err = d.startGuard(command); err != nil {
 			return nil, errors.Join(err, discard(d))
 		}
 	}
@@ -101,43 +105,24 @@ func dockerClient(ctx context.Context) (*testcontainers.DockerClient, error) {
 	return api, nil
 }
 
-// haveReaper reports whether the image of testcontainers' reaper, which removes
-// containers that are left over, is there or can be had. The engine is asked
-// directly: testcontainers reads once whether to use its reaper.
-func haveReaper(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, reaperTimeout)
-	defer cancel()
-	if disabled, err := strconv.ParseBool(os.Getenv("TESTCONTAINERS_RYUK_DISABLED")); err == nil {
-		return !disabled
-	}
-	c, err := client.New(client.FromEnv)
-	if err != nil {
-		return false
-	}
-	defer c.Close()
-	if _, err := c.ImageInspect(ctx, testcontainers.ReaperDefaultImage); err == nil {
-		return true
-	}
-	pull, err := c.ImagePull(ctx, testcontainers.ReaperDefaultImage, client.ImagePullOptions{})
-	if err != nil {
-		return false
-	}
-	return pull.Wait(ctx) == nil
-}
-
 // chooseImage takes the image that the environment names, else a local one
 // that integration/images/build made, else the official one.
 func (d *docker) chooseImage(ctx context.Context, opts Options) string {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	if image := os.Getenv("FAIRCLAIM_PG_IMAGE"); image != "" {
 		return image
 	}
 	tag := strconv.Itoa(cmp.Or(opts.Major, defaultMajor))
-	if _, err := d.client.ImageInspect(ctx, "fairclaim-postgres:"+tag); err == nil {
-		return "fairclaim-postgres:" + tag
+	if local := "fairclaim-postgres:" + tag; d.haveImage(ctx, local) {
+		return local
 	}
 	return "postgres:" + tag
+}
+
+func (d *docker) haveImage(ctx context.Context, image string) bool {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := d.client.ImageInspect(ctx, image)
+	return err == nil
 }
 
 func (d *docker) run(ctx context.Context, port int, settings map[string]string) error {
@@ -241,6 +226,9 @@ func (d *docker) signal(ctx context.Context, name string) error {
 }
 
 func (d *docker) keep(context.Context) error {
+	if d.guard == nil {
+		return nil
+	}
 	err := d.guard.dismiss()
 	d.guard = nil
 	return err
@@ -267,10 +255,10 @@ type guard struct {
 	stdin io.Closer // closed by the kernel at the latest
 }
 
-// guardContainer starts the guard of a container. It needs the docker command;
-// without it, a container whose test was killed stays.
-func guardContainer(id string) (*guard, error) {
-	cmd := exec.Command("sh", "-c", `cat >/dev/null; docker rm -f -v "$1" >/dev/null 2>&1; true`, "guard", id)
+// startGuard starts the guard of the container, which uses the docker command.
+func (d *docker) startGuard(command string) (*guard, error) {
+	const script = `cat >/dev/null; "$1" -H "$2" rm -f -v "$3" >/dev/null 2>&1; true`
+	cmd := exec.Command("sh", "-c", script, "guard", command, d.client.DaemonHost(), d.container.ID)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
