@@ -1,0 +1,108 @@
+// Package sink makes sinks out of what is written on the command line.
+package sink
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/exec"
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/http"
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/stdout"
+	"github.com/fairclaim/fairclaim/driver"
+)
+
+// known is what an error about a sink offers.
+const known = "use stdout, exec:COMMAND [ARGUMENT...], http://HOST/... or https://HOST/..."
+
+// Options are what the sinks need beside their spec. The zero value is ready to
+// use.
+type Options struct {
+	// Stdout is where the stdout sink writes; nil is os.Stdout, which wants
+	// [stdout.CatchBrokenPipe].
+	Stdout io.Writer
+
+	// HTTPTimeout bounds each HTTP exchange, from dialling to the end of the body;
+	// 0 is [http.DefaultTimeout].
+	HTTPTimeout time.Duration
+
+	// ExecTimeout bounds each run of a command; 0 leaves it to Deliver's context.
+	ExecTimeout time.Duration
+}
+
+// Sink is a [driver.Sink] with a name for logs, which shows no secret.
+type Sink interface {
+	driver.Sink
+	fmt.Stringer
+}
+
+// Parse makes the sink that spec describes:
+//
+//	stdout              a line of JSON a message
+//	exec:COMMAND ...    runs a command a message; words are split as a shell does
+//	http://..., https://...
+//	                    posts each message; {namespace} and {task_queue} may stand in
+//	                    path and query
+//
+// Its errors show no more of spec than its kind and what cannot be a secret. Two
+// stdout sinks must not write to the same place: use [NewRoutes] for several specs.
+func Parse(spec string, options Options) (Sink, error) {
+	switch kindOf(spec) {
+	case "stdout":
+		if options.Stdout == nil {
+			options.Stdout = os.Stdout
+		}
+		return stdout.New(options.Stdout), nil
+	case "exec":
+		return orNil(exec.New(strings.TrimPrefix(spec, "exec:"), options.ExecTimeout))
+	case "http":
+		return orNil(http.New(spec, options.HTTPTimeout))
+	}
+	if spec == "" {
+		return nil, errors.New("no sink; " + known)
+	}
+	return nil, fmt.Errorf("unknown kind of sink %q; %s", show(spec), known)
+}
+
+// orNil keeps a nil pointer from becoming an interface that is not nil.
+func orNil[S Sink](s S, err error) (Sink, error) {
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// kindOf returns the kind of sink that spec asks for, "" if there is no such kind.
+func kindOf(spec string) string {
+	kind, _, colon := strings.Cut(spec, ":")
+	switch {
+	case spec == "stdout":
+		return "stdout"
+	case colon && kind == "exec":
+		return "exec"
+	case colon && (strings.EqualFold(kind, "http") || strings.EqualFold(kind, "https")):
+		return "http"
+	}
+	return ""
+}
+
+// show returns what may be shown of a spec: all of stdout, the kind of the rest.
+func show(spec string) string {
+	kind, _, colon := strings.Cut(spec, ":")
+	if colon {
+		return cut(kind) + ":..."
+	}
+	return cut(spec)
+}
+
+// cut bounds what an error shows of something mistyped.
+func cut(s string) string {
+	const most = 40
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "..."
+}
