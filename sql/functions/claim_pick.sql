@@ -76,13 +76,15 @@ begin
            as u(namespace, round, need, wide, i)
       cross join lateral (
         select r.n, r.task_queue, y.due
-        from (select r.n, r.task_queue
-              from outbox.walk_routes(u.namespace, coalesce(
-                     (select t.task_queue from outbox.route as t
-                      where t.namespace = u.namespace and t.node = claim_pick.node),
-                     (select t.task_queue from outbox.route as t
-                      where t.namespace = u.namespace order by t.served_at desc limit 1), '')) as r
-              limit (claim_pick.config).max_routes) as r
+        from (select coalesce(
+                (select t.task_queue from outbox.route as t
+                 where t.namespace = u.namespace and t.node = claim_pick.node),
+                (select t.task_queue from outbox.route as t
+                 where t.namespace = u.namespace order by t.served_at desc limit 1), '') as after) as s
+        cross join lateral (
+          select x.n, x.task_queue from outbox.walk_routes(u.namespace, s.after) as x
+          limit (claim_pick.config).max_routes
+        ) as r
         cross join lateral (
           select not exists (select from outbox.pause as p
                              where p.namespace = u.namespace and p.task_queue = r.task_queue)
@@ -90,6 +92,7 @@ begin
                              where p.namespace is null and p.task_queue = r.task_queue)
              and exists (select from outbox.walk_lanes(u.namespace, r.task_queue, 0, claim_pick.next_held) as l
                          where l.head <= claim_pick.now) as due
+          offset 0 -- evaluate it once
         ) as y
         where y.due or r.n = (claim_pick.config).max_routes
         limit u.wide

@@ -39,10 +39,11 @@ begin
            coalesce(q.strict, false) as is_strict, c.on_held, c.on_all, x.ceiling, p.paused,
            d.due, d.task_queue
     from (
-      select o.namespace, false as wrapped from (values (claim_walk."only")) as o(namespace)
+      select o.namespace, false as wrapped, null as task_queue, null as shard, null as head
+      from (values (claim_walk."only")) as o(namespace)
       where claim_walk."only" is not null
       union all
-      (select n.namespace, n.wrapped
+      (select n.namespace, n.wrapped, n.task_queue, n.shard, n.head
        from outbox.walk_namespaces(claim_walk.walked_to, false, claim_walk.walked_to) as n
        where claim_walk."only" is null
        limit (claim_walk.config).max_visits)
@@ -63,25 +64,36 @@ begin
       from outbox.claimed as c where c.namespace = w.namespace
     ) as c
     left join lateral (
-      select r.task_queue, y.due
-      from (select r.n, r.task_queue
-            from outbox.walk_routes(w.namespace, coalesce(
-                     (select t.task_queue from outbox.route as t
-                      where t.namespace = w.namespace and t.node = claim_walk.node),
-                     (select t.task_queue from outbox.route as t
-                      where t.namespace = w.namespace order by t.served_at desc limit 1), '')) as r
-            limit (claim_walk.config).max_routes) as r
-      cross join lateral (
-        select not exists (select from outbox.pause as p
-                           where p.namespace = w.namespace and p.task_queue = r.task_queue)
-           and not exists (select from outbox.pause as p
-                           where p.namespace is null and p.task_queue = r.task_queue)
-           and exists (select from outbox.walk_lanes(w.namespace, r.task_queue, 0, claim_walk.next_held) as l
-                       where l.head <= claim_walk.now) as due
-      ) as y
-      where not p.paused and c.on_held < x.ceiling and (y.due or r.n = (claim_walk.config).max_routes)
+      -- The lane that the walk landed on is due, or else the first due one of a route.
+      (select w.task_queue, true as due
+       where claim_walk.next_held[w.shard + 1] = w.shard and w.head <= claim_walk.now
+         and not exists (select from outbox.pause as p
+                         where p.namespace = w.namespace and p.task_queue = w.task_queue)
+         and not exists (select from outbox.pause as p
+                         where p.namespace is null and p.task_queue = w.task_queue))
+      union all
+      (select r.task_queue, y.due
+       from (select coalesce(
+               (select t.task_queue from outbox.route as t
+                where t.namespace = w.namespace and t.node = claim_walk.node),
+               (select t.task_queue from outbox.route as t
+                where t.namespace = w.namespace order by t.served_at desc limit 1), '') as after) as s
+       cross join lateral (
+         select x.n, x.task_queue from outbox.walk_routes(w.namespace, s.after) as x
+         limit (claim_walk.config).max_routes
+       ) as r
+       cross join lateral (
+         select not exists (select from outbox.pause as p
+                            where p.namespace = w.namespace and p.task_queue = r.task_queue)
+            and not exists (select from outbox.pause as p
+                            where p.namespace is null and p.task_queue = r.task_queue)
+            and exists (select from outbox.walk_lanes(w.namespace, r.task_queue, 0, claim_walk.next_held) as l
+                        where l.head <= claim_walk.now) as due
+         offset 0 -- evaluate it once
+       ) as y
+       where y.due or r.n = (claim_walk.config).max_routes)
       limit 1
-    ) as d on true
+    ) as d on not p.paused and c.on_held < x.ceiling
   loop
     ord := coalesce(ord, 0) + 1;
     namespace := v_row.namespace;

@@ -236,29 +236,36 @@ revoke all on function outbox.next_held from public;
 
 -- >>> sql/functions/walk_namespaces.sql
 create or replace function outbox.walk_namespaces(after text, wrapped boolean, until text)
-returns table (n int, namespace text, wrapped boolean)
+returns table (n int, namespace text, wrapped boolean, task_queue text, shard int, head timestamptz)
 language sql stable
 -- The namespaces that have pending messages, in the order of their names, from behind
 -- "after" on and, unless already wrapped, once around to "until". A loose index scan:
--- one descent of pending_lane a namespace, however many messages it has. Lazy: the
--- caller's LIMIT says how far it walks. (No set clause: it would forbid inlining.)
+-- one descent of pending_lane a namespace, however many messages it has; the row it
+-- lands on is the head of the namespace's first lane. Lazy: the caller's LIMIT says how
+-- far it walks. (No set clause: it would forbid inlining. So would a sub-select among
+-- the arguments.)
 begin atomic
-  with recursive walk(n, namespace, wrapped) as (
-    select 0, walk_namespaces.after collate "C", walk_namespaces.wrapped
+  with recursive walk(n, namespace, wrapped, task_queue, shard, head) as (
+    select 0, walk_namespaces.after collate "C", walk_namespaces.wrapped, null::text collate "C", null::int,
+           null::timestamptz
     union all
-    select w.n + 1, x.namespace, x.wrapped
+    select w.n + 1, x.namespace, x.wrapped, x.task_queue, x.shard, x.head
     from walk as w
     cross join lateral (
-      (select p.namespace, w.wrapped from outbox.pending as p
-       where p.namespace > w.namespace order by p.namespace limit 1)
+      (select p.namespace, w.wrapped, p.task_queue, p.shard, p.visible_after as head
+       from outbox.pending as p
+       where p.namespace > w.namespace
+       order by p.namespace, p.task_queue, p.shard, p.visible_after limit 1)
       union all
-      (select p.namespace, true from outbox.pending as p
-       where not w.wrapped order by p.namespace limit 1)
+      (select p.namespace, true, p.task_queue, p.shard, p.visible_after
+       from outbox.pending as p
+       where not w.wrapped
+       order by p.namespace, p.task_queue, p.shard, p.visible_after limit 1)
       limit 1
     ) as x
     where not (x.wrapped and x.namespace > walk_namespaces.until)
   )
-  select w.n, w.namespace, w.wrapped from walk as w where w.n > 0;
+  select w.n, w.namespace, w.wrapped, w.task_queue, w.shard, w.head from walk as w where w.n > 0;
 end;
 comment on function outbox.walk_namespaces is 'Namespaces with pending messages, by loose index scan';
 revoke all on function outbox.walk_namespaces from public;
@@ -388,10 +395,11 @@ begin
            coalesce(q.strict, false) as is_strict, c.on_held, c.on_all, x.ceiling, p.paused,
            d.due, d.task_queue
     from (
-      select o.namespace, false as wrapped from (values (claim_walk."only")) as o(namespace)
+      select o.namespace, false as wrapped, null as task_queue, null as shard, null as head
+      from (values (claim_walk."only")) as o(namespace)
       where claim_walk."only" is not null
       union all
-      (select n.namespace, n.wrapped
+      (select n.namespace, n.wrapped, n.task_queue, n.shard, n.head
        from outbox.walk_namespaces(claim_walk.walked_to, false, claim_walk.walked_to) as n
        where claim_walk."only" is null
        limit (claim_walk.config).max_visits)
@@ -412,25 +420,36 @@ begin
       from outbox.claimed as c where c.namespace = w.namespace
     ) as c
     left join lateral (
-      select r.task_queue, y.due
-      from (select r.n, r.task_queue
-            from outbox.walk_routes(w.namespace, coalesce(
-                     (select t.task_queue from outbox.route as t
-                      where t.namespace = w.namespace and t.node = claim_walk.node),
-                     (select t.task_queue from outbox.route as t
-                      where t.namespace = w.namespace order by t.served_at desc limit 1), '')) as r
-            limit (claim_walk.config).max_routes) as r
-      cross join lateral (
-        select not exists (select from outbox.pause as p
-                           where p.namespace = w.namespace and p.task_queue = r.task_queue)
-           and not exists (select from outbox.pause as p
-                           where p.namespace is null and p.task_queue = r.task_queue)
-           and exists (select from outbox.walk_lanes(w.namespace, r.task_queue, 0, claim_walk.next_held) as l
-                       where l.head <= claim_walk.now) as due
-      ) as y
-      where not p.paused and c.on_held < x.ceiling and (y.due or r.n = (claim_walk.config).max_routes)
+      -- The lane that the walk landed on is due, or else the first due one of a route.
+      (select w.task_queue, true as due
+       where claim_walk.next_held[w.shard + 1] = w.shard and w.head <= claim_walk.now
+         and not exists (select from outbox.pause as p
+                         where p.namespace = w.namespace and p.task_queue = w.task_queue)
+         and not exists (select from outbox.pause as p
+                         where p.namespace is null and p.task_queue = w.task_queue))
+      union all
+      (select r.task_queue, y.due
+       from (select coalesce(
+               (select t.task_queue from outbox.route as t
+                where t.namespace = w.namespace and t.node = claim_walk.node),
+               (select t.task_queue from outbox.route as t
+                where t.namespace = w.namespace order by t.served_at desc limit 1), '') as after) as s
+       cross join lateral (
+         select x.n, x.task_queue from outbox.walk_routes(w.namespace, s.after) as x
+         limit (claim_walk.config).max_routes
+       ) as r
+       cross join lateral (
+         select not exists (select from outbox.pause as p
+                            where p.namespace = w.namespace and p.task_queue = r.task_queue)
+            and not exists (select from outbox.pause as p
+                            where p.namespace is null and p.task_queue = r.task_queue)
+            and exists (select from outbox.walk_lanes(w.namespace, r.task_queue, 0, claim_walk.next_held) as l
+                        where l.head <= claim_walk.now) as due
+         offset 0 -- evaluate it once
+       ) as y
+       where y.due or r.n = (claim_walk.config).max_routes)
       limit 1
-    ) as d on true
+    ) as d on not p.paused and c.on_held < x.ceiling
   loop
     ord := coalesce(ord, 0) + 1;
     namespace := v_row.namespace;
@@ -561,13 +580,15 @@ begin
            as u(namespace, round, need, wide, i)
       cross join lateral (
         select r.n, r.task_queue, y.due
-        from (select r.n, r.task_queue
-              from outbox.walk_routes(u.namespace, coalesce(
-                     (select t.task_queue from outbox.route as t
-                      where t.namespace = u.namespace and t.node = claim_pick.node),
-                     (select t.task_queue from outbox.route as t
-                      where t.namespace = u.namespace order by t.served_at desc limit 1), '')) as r
-              limit (claim_pick.config).max_routes) as r
+        from (select coalesce(
+                (select t.task_queue from outbox.route as t
+                 where t.namespace = u.namespace and t.node = claim_pick.node),
+                (select t.task_queue from outbox.route as t
+                 where t.namespace = u.namespace order by t.served_at desc limit 1), '') as after) as s
+        cross join lateral (
+          select x.n, x.task_queue from outbox.walk_routes(u.namespace, s.after) as x
+          limit (claim_pick.config).max_routes
+        ) as r
         cross join lateral (
           select not exists (select from outbox.pause as p
                              where p.namespace = u.namespace and p.task_queue = r.task_queue)
@@ -575,6 +596,7 @@ begin
                              where p.namespace is null and p.task_queue = r.task_queue)
              and exists (select from outbox.walk_lanes(u.namespace, r.task_queue, 0, claim_pick.next_held) as l
                          where l.head <= claim_pick.now) as due
+          offset 0 -- evaluate it once
         ) as y
         where y.due or r.n = (claim_pick.config).max_routes
         limit u.wide
