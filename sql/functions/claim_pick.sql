@@ -28,8 +28,8 @@ as $$
 -- likewise, and then the reading is done again with those larger parts.
 --
 -- Within a rank the order is that of namespaces (the walk's), unless turn says that
--- all eligible namespaces are here and which of them comes first: then the odd
--- remainder of the batch moves on by one each round. Lanes start at a shard drawn by
+-- all eligible namespaces are here: then the first place moves on by one each round,
+-- among those that have a row of that rank, and with it the odd remainder of the batch. Lanes start at a shard drawn by
 -- hash from namespace and round, so that no rhythm of the claims can pass one over.
 -- for_claim locks the rows it returns; rows that others have locked do not count.
 declare
@@ -56,7 +56,6 @@ declare
   v_raised boolean;
   v_left   int;
   v_more   int;
-  v_turn   int := coalesce(claim_pick.turn % v_count, 0);
 begin
   for i in 1 .. v_count loop
     v_need[i] := least(claim_pick.headrooms[i], v_slice);
@@ -201,22 +200,26 @@ begin
   end loop;
 
   return query
-  with ranked as materialized (
+  with ranked as (
     select k.k, v_of[k.route] as i, k.bytes,
            row_number() over (partition by v_of[k.route] order by k.nth, k.route) as rank
     from unnest(v_route, v_nth, v_bytes) with ordinality as k(route, nth, bytes, k)
-  ), ordered as (
-    select r.k, r.rank, r.i,
-           row_number() over w as n,
-           coalesce(sum(r.bytes) over (w rows between unbounded preceding and 1 preceding), 0) as bytes_before
+  ), placed as materialized (
+    select r.*, row_number() over (partition by r.rank order by r.i) - 1 as place,
+           count(*) over (partition by r.rank) as places
     from ranked as r
     where r.rank <= v_need[r.i]
-    window w as (order by r.rank,
+  ), ordered as (
+    select p.k, p.rank, p.i, row_number() over w as n,
+           coalesce(sum(p.bytes) over (w rows between unbounded preceding and 1 preceding), 0) as bytes_before
+    from placed as p
+    window w as (order by p.rank,
       -- A turn that max_bytes could cut short within rank 1 would pass over those
       -- that it started behind: then the walk's own order stands, and goes on there.
-      case when claim_pick.max_bytes is null
-                or (select sum(f.bytes) from ranked as f where f.rank = 1) < claim_pick.max_bytes
-           then (r.i - 1 - v_turn + v_count) % v_count else r.i end)
+      case when claim_pick.turn is not null
+                and (claim_pick.max_bytes is null
+                     or (select sum(f.bytes) from placed as f where f.rank = 1) < claim_pick.max_bytes)
+           then (p.place - claim_pick.turn % p.places + p.places) % p.places else p.place end)
   )
   select o.n::int, o.rank::int, case when o.rank <= v_slice then 1 else 2 end, v_id[o.k], v_tid[o.k],
          claim_pick.namespaces[o.i], v_queue[v_route[o.k]], v_routes[v_route[o.k]],
