@@ -64,9 +64,11 @@ begin
       from outbox.claimed as c where c.namespace = w.namespace
     ) as c
     left join lateral (
-      -- The lane that the walk landed on is due, or else the first due one of a route.
+      -- The lane that the walk landed on is due, in the route that is looked at first;
+      -- or else the first due lane of those that are looked at.
       (select w.task_queue, true as due
        where claim_walk.next_held[w.shard + 1] = w.shard and w.head <= claim_walk.now
+         and not exists (select from outbox.route as t where t.namespace = w.namespace)
          and not exists (select from outbox.pause as p
                          where p.namespace = w.namespace and p.task_queue = w.task_queue)
          and not exists (select from outbox.pause as p
