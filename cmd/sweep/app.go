@@ -1,0 +1,89 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/fairclaim/fairclaim/driver"
+)
+
+// app is what a command works with.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	log            *slog.Logger // to stderr
+	command        string       // "migrate up"
+	databaseURL    string       // may hold a password: never printed
+	jsonLog        bool
+}
+
+// setUp takes over what the command line says; command is as kong gives it, with the
+// arguments: "why <key>".
+func (a *app) setUp(line *commands, command string) {
+	name, _, _ := strings.Cut(command, " <")
+	a.command = name
+	a.databaseURL = line.DatabaseURL
+	a.jsonLog = line.LogFormat == "json"
+	a.log = newLogger(a.stderr, line.LogLevel, line.LogFormat)
+}
+
+// newLogger makes the logger of a process. Both formats quote control characters.
+func newLogger(w io.Writer, level, format string) *slog.Logger {
+	var least slog.Level
+	if err := least.UnmarshalText([]byte(level)); err != nil { // the command line allows no other
+		least = slog.LevelInfo
+	}
+	options := &slog.HandlerOptions{Level: least}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// hintError is an error with what to do about it.
+type hintError struct {
+	err  error
+	hint string
+}
+
+func (e *hintError) Error() string { return e.err.Error() }
+func (e *hintError) Unwrap() error { return e.err }
+
+func withHint(err error, format string, args ...any) error {
+	return &hintError{err: err, hint: fmt.Sprintf(format, args...)}
+}
+
+// fail prints an error, nil too, which prints nothing, and gives the exit code.
+func (a *app) fail(err error) int {
+	if err == nil {
+		return exitDone
+	}
+	err = explainError(err)
+	code, hint := exitFailed, ""
+	var wrong *usageError
+	var hinted *hintError
+	if errors.As(err, &hinted) {
+		hint = hinted.hint
+	}
+	if errors.As(err, &wrong) {
+		code, hint = exitUsage, wrong.hint
+	} else if errors.Is(err, driver.ErrBadArgument) {
+		code = exitUsage
+	}
+	if a.jsonLog {
+		if hint == "" {
+			a.log.Error(err.Error())
+		} else {
+			a.log.Error(err.Error(), "hint", hint)
+		}
+		return code
+	}
+	fmt.Fprintf(a.stderr, "sweep: %s\n", visible(err.Error()))
+	if hint != "" {
+		fmt.Fprintf(a.stderr, "  %s\n", visible(hint))
+	}
+	return code
+}

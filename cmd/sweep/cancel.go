@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+type cancelCmd struct {
+	Keys      []string `arg:"" optional:"" name:"key" help:"Dispatch keys."`
+	Namespace string   `placeholder:"NAMESPACE" env:"SWEEP_CANCEL_NAMESPACE" help:"Every message of this namespace that is not settled."`
+	Max       int64    `placeholder:"N" env:"SWEEP_CANCEL_MAX" help:"At most so many of the namespace."`
+	Yes       bool     `short:"y" env:"SWEEP_CANCEL_YES" help:"Do not ask before a namespace is cancelled."`
+	jsonFlag
+}
+
+func (cancelCmd) Help() string {
+	return `Pending messages are settled as cancelled, and claimed ones too: their delivery may go on, but its outcome no longer counts. A redrive by key brings them back. The exit code is 1 where a key names no message, or one that was settled otherwise.
+
+A namespace is cancelled in chunks, each a transaction; pause it first where its messages should not be served in between.
+
+Examples:
+
+    sweep cancel acme/1 acme/2
+    sweep cancel --namespace acme --yes
+    sweep cancel --namespace acme --max 10000`
+}
+
+// Validate wants keys or a namespace.
+func (c *cancelCmd) Validate() error {
+	switch {
+	case len(c.Keys) > 0 && c.Namespace != "":
+		return errors.New("<key> and --namespace exclude each other")
+	case len(c.Keys) == 0 && c.Namespace == "":
+		return errors.New("name a <key>, or --namespace")
+	case c.Max < 0:
+		return fmt.Errorf("--max must be 0 (no limit) or more, not %d", c.Max)
+	case c.Max > 0 && c.Namespace == "":
+		return errors.New("--max goes with --namespace")
+	case slices.Contains(c.Keys, ""):
+		return errors.New("<key> must not be empty")
+	}
+	return nil
+}
+
+type cancelResult struct {
+	Cancelled int64       `json:"cancelled"`
+	Keys      []keyResult `json:"keys,omitempty"`
+}
+
+// keyResult is what became of one key.
+type keyResult struct {
+	Key string `json:"key"`
+	Was string `json:"was"` // the message's state before; "unknown" where there is none
+	OK  bool   `json:"ok"`
+}
+
+// Run cancels.
+func (c *cancelCmd) Run(ctx context.Context, a *app) error {
+	if c.Namespace != "" {
+		return c.namespace(ctx, a)
+	}
+	var r cancelResult
+	err := a.withConn(ctx, func(conn *pgx.Conn) error {
+		for keys := range slices.Chunk(c.Keys, chunkRows) {
+			var found []keyResult
+			err := inTx(ctx, conn, func(tx pgx.Tx) (err error) {
+				found, err = cancelKeys(ctx, tx, keys)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			r.Keys = append(r.Keys, found...)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, k := range r.Keys {
+		if k.Was == "pending" || k.Was == "claimed" {
+			r.Cancelled++
+		}
+	}
+	return a.printKeys(r.Keys, c.JSON, r, "cancelled")
+}
+
+// cancelKeys gives an answer for each key, in their order.
+func cancelKeys(ctx context.Context, tx pgx.Tx, keys []string) ([]keyResult, error) {
+	rows, err := tx.Query(ctx, `select c.dispatch_key, c.was from outbox.cancel($1::text[]) as c`, keys)
+	if err != nil {
+		return nil, fmt.Errorf("cancel: %w", err)
+	}
+	was := map[string]string{}
+	var key, state string
+	_, err = pgx.ForEachRow(rows, []any{&key, &state}, func() error { was[key] = state; return nil })
+	if err != nil {
+		return nil, fmt.Errorf("cancel: %w", err)
+	}
+	rest := slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return was[k] != "" })
+	states, err := findKeys(ctx, tx, rest)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]keyResult, len(keys))
+	for i, k := range keys {
+		out[i] = keyResult{Key: k, Was: was[k], OK: true}
+		if out[i].Was == "" {
+			out[i].Was = "unknown"
+			if m, ok := states[k]; ok {
+				out[i].Was = m.status
+			}
+			out[i].OK = out[i].Was == "cancelled"
+		}
+	}
+	return out, nil
+}
+
+// namespace cancels a namespace's messages in chunks.
+func (c *cancelCmd) namespace(ctx context.Context, a *app) error {
+	if err := a.confirm(ctx, c.Yes, fmt.Sprintf("Cancel the messages of namespace %q that are not settled?", c.Namespace)); err != nil {
+		return err
+	}
+	return a.withConn(ctx, func(conn *pgx.Conn) error {
+		done, err := a.inChunks(ctx, c.Max, func(ctx context.Context, n int) (some int64, err error) {
+			err = inTx(ctx, conn, func(tx pgx.Tx) error {
+				return tx.QueryRow(ctx, `select outbox.cancel_namespace($1::text, $2::int)`, c.Namespace, n).Scan(&some)
+			})
+			if err != nil {
+				return 0, fmt.Errorf("cancel: %w", err)
+			}
+			return some, nil
+		})
+		return errors.Join(err, a.printCount(c.JSON, cancelResult{Cancelled: done}, "cancelled", done))
+	})
+}

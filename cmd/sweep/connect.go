@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	connectTimeout = 10 * time.Second // where the connection string names none
+	cancelGrace    = 5 * time.Second  // for the server to answer a cancel request
+)
+
+// withConn runs do on one connection to a database that has the schema. Nothing is
+// prepared there, so that poolers in transaction mode are no obstacle.
+func (a *app) withConn(ctx context.Context, do func(conn *pgx.Conn) error) error {
+	pool, err := a.poolConfig("")
+	if err != nil {
+		return err
+	}
+	config := pool.ConnConfig
+	if config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	}
+	// When ctx ends, the server is asked to stop instead of being left working.
+	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: cancelGrace}
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return connectError(ctx, config, err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if err := a.checkSchema(ctx, conn); err != nil {
+		return err
+	}
+	return do(conn)
+}
+
+// openPool opens a pool of at most size connections to a database that has the
+// schema. node stands in their application_name beside the command. Errors of what
+// runs on it are made clear by fail.
+func (a *app) openPool(ctx context.Context, node string, size int32) (*pgxpool.Pool, error) {
+	config, err := a.poolConfig(node)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = size
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("open the pool: %w", err)
+	}
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		pool.Close()
+		return nil, connectError(ctx, config.ConnConfig, err)
+	}
+	err = a.checkSchema(ctx, conn.Conn())
+	conn.Release()
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return pool, nil
+}
+
+func (a *app) poolConfig(node string) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(a.databaseURL)
+	if err != nil {
+		return nil, a.dsnError(err)
+	}
+	params := config.ConnConfig.RuntimeParams
+	if params["application_name"] == "" {
+		params["application_name"] = strings.TrimSpace("sweep " + a.command + " " + node)
+	}
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = connectTimeout
+	}
+	return config, nil
+}
+
+// dsnError repeats nothing of a connection string that cannot be read: a password
+// may stand anywhere in it.
+func (a *app) dsnError(err error) error {
+	const setting = "--database-url, SWEEP_DATABASE_URL, DATABASE_URL and the PG variables say where the database is."
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return &usageError{err: fmt.Errorf("read the connection settings: %w", path), hint: setting}
+	}
+	text, hint := "neither a postgres:// URL nor keyword=value pairs, or with a value that is not allowed", setting
+	if _, err := url.Parse(a.databaseURL); err != nil && strings.Contains(a.databaseURL, "://") {
+		text = "not a valid URL"
+		hint = "In a URL, percent-encode what is special in user and password: @ is %40, / is %2F, % is %25."
+	}
+	return &usageError{err: fmt.Errorf("the connection settings are %s (they are not repeated here, a password may stand in them)", text), hint: hint}
+}
+
+// connectError says in one line where a connection was tried, as whom, and what came
+// of it.
+func connectError(ctx context.Context, config *pgx.ConnConfig, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("connect: %w", context.Cause(ctx))
+	}
+	cause, hint := connectCause(err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		cause = fmt.Sprintf("no answer in %v", config.ConnectTimeout)
+	}
+	return withHint(fmt.Errorf("cannot connect to database %q at %s as user %q: %s",
+		config.Database, addresses(config), config.User, cause), "%s", hint)
+}
+
+func addresses(config *pgx.ConnConfig) string {
+	var all []string
+	add := func(host string, port uint16) {
+		at := net.JoinHostPort(host, strconv.Itoa(int(port)))
+		if strings.HasPrefix(host, "/") { // the folder of a Unix socket
+			at = fmt.Sprintf("%s port %d", host, port)
+		}
+		if len(all) == 0 || all[len(all)-1] != at { // the same one with and without TLS
+			all = append(all, at)
+		}
+	}
+	add(config.Host, config.Port)
+	for _, f := range config.Fallbacks {
+		add(f.Host, f.Port)
+	}
+	return strings.Join(all, ", ")
+}
+
+func connectCause(err error) (cause, hint string) {
+	const where = "Is PostgreSQL running there? --database-url, DATABASE_URL or the PG variables say where to look."
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		switch pg.Code {
+		case "28P01", "28000":
+			hint = "Check the user, the password (PGPASSWORD or ~/.pgpass keep it off the command line) and pg_hba.conf."
+		case "3D000":
+			hint = "Create the database first, or name another one."
+		case "53300":
+			hint = "Raise max_connections, or put a pooler in front."
+		case "57P03":
+			hint = "Try again in a moment."
+		}
+		return pg.Message, hint
+	}
+	var dns *net.DNSError
+	var op *net.OpError
+	switch {
+	case errors.As(err, &dns):
+		return fmt.Sprintf("host %q: %s", dns.Name, dns.Err), where
+	case errors.As(err, &op):
+		return op.Err.Error(), where
+	}
+	for { // the innermost says it shortest
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err.Error(), where
+		}
+		err = inner
+	}
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/shards"
+)
+
+type explainCmd struct {
+	Node     string      `default:"explain" help:"As which node; one that never claimed starts where the last claim of any node stopped (default ${default})."`
+	Shards   shards.List `placeholder:"0-7,12" help:"On which shards; without it, all."`
+	Batch    int         `default:"100" help:"Most rows (default ${default})."`
+	MaxBytes *int64      `placeholder:"BYTES" env:"SWEEP_EXPLAIN_MAX_BYTES" help:"End with the row that reaches this many bytes of payload."`
+	Only     *string     `placeholder:"NAMESPACE" env:"SWEEP_EXPLAIN_ONLY" help:"Answer for this namespace alone, wherever the walk stands."`
+	jsonFlag
+}
+
+func (explainCmd) Help() string {
+	return `Runs the plan of a claim without claiming: it writes nothing and takes no lock. A row for each namespace that the claim would come to, in its order.
+
+Examples:
+
+    sweep explain
+    sweep explain --only acme
+    sweep explain --node worker-1 --shards 0-7 --batch 500 --json`
+}
+
+// Validate refuses what no outbox could use.
+func (c *explainCmd) Validate() error {
+	if c.Batch < 1 {
+		return fmt.Errorf("--batch must be 1 or more, not %d", c.Batch)
+	}
+	if c.Node == "" {
+		return errors.New("--node must not be empty")
+	}
+	return nil
+}
+
+type explainRow struct {
+	Namespace *string `json:"namespace"` // null: about the claim as a whole
+	Due       *int64  `json:"due"`
+	Claimed   *int32  `json:"claimed"`
+	Quota     *int32  `json:"quota"`
+	Ceiling   *int32  `json:"ceiling"`
+	Headroom  *int32  `json:"headroom"`
+	Slice     *int32  `json:"slice"`
+	Pass1     *int32  `json:"pass1"`
+	Pass2     *int32  `json:"pass2"`
+	Reason    string  `json:"reason"`
+}
+
+// Run prints the plan.
+func (c *explainCmd) Run(ctx context.Context, a *app) error {
+	var plan []explainRow
+	err := a.withConn(ctx, func(conn *pgx.Conn) error {
+		return inReadTx(ctx, conn, func(tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, `
+				select e.namespace, e.due, e.claimed, e.quota, e.ceiling, e.headroom, e.slice, e.pass1, e.pass2, e.reason
+				from outbox.explain_claim($1::text, coalesce($2::int[], outbox.all_shards()), $3::int, $4::bigint, $5::text) as e`,
+				c.Node, []int32(c.Shards), c.Batch, c.MaxBytes, c.Only)
+			if err != nil {
+				return fmt.Errorf("explain: %w", err)
+			}
+			plan, err = pgx.CollectRows(rows, pgx.RowToStructByPos[explainRow])
+			if err != nil {
+				return fmt.Errorf("explain: %w", err)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		if plan == nil {
+			plan = []explainRow{}
+		}
+		return a.printJSON(plan)
+	}
+	return c.print(a, plan)
+}
+
+func (c *explainCmd) print(a *app, plan []explainRow) error {
+	visited := 0
+	for _, r := range plan {
+		if r.Namespace == nil {
+			if err := a.printf("%s", visible(r.Reason)); err != nil {
+				return err
+			}
+			continue
+		}
+		visited++
+	}
+	if visited == 0 {
+		if len(plan) > 0 {
+			return nil
+		}
+		if c.Only != nil {
+			return a.printf("namespace %q has nothing pending on these shards", *c.Only)
+		}
+		return a.printf("nothing is pending on these shards")
+	}
+	t := newTable(a.stdout, "NAMESPACE", "DUE", "CLAIMED", "QUOTA", "CEILING", "HEADROOM", "SLICE", "PASS 1", "PASS 2", "REASON")
+	for _, r := range plan {
+		if r.Namespace != nil {
+			t.row(r.Namespace, r.Due, r.Claimed, r.Quota, r.Ceiling, r.Headroom, r.Slice, r.Pass1, r.Pass2, r.Reason)
+		}
+	}
+	return t.flush()
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// found is a message as a look-up by key finds it.
+type found struct {
+	id     int64
+	status string
+}
+
+// findKeys looks messages up by their keys; those that do not exist are left out.
+func findKeys(ctx context.Context, tx pgx.Tx, keys []string) (map[string]found, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	if err := byIndex(ctx, tx); err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, `
+		select m.dispatch_key, m.id, m.status from outbox.messages as m where m.dispatch_key = any ($1::text[])`, keys)
+	if err != nil {
+		return nil, fmt.Errorf("look up the keys: %w", err)
+	}
+	all := make(map[string]found, len(keys))
+	var key string
+	var id int64
+	var status *string // null for a moment, while the message moves
+	_, err = pgx.ForEachRow(rows, []any{&key, &id, &status}, func() error {
+		f := found{id: id, status: "moving"}
+		if status != nil {
+			f.status = *status
+		}
+		all[key] = f
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look up the keys: %w", err)
+	}
+	return all, nil
+}
+
+// byIndex keeps the planner, for the rest of the transaction, from reading tables as
+// a whole, whatever its statistics say.
+func byIndex(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `
+		select set_config(s.name, 'off', true)
+		from unnest(array['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin', 'jit']) as s(name)`)
+	if err != nil {
+		return fmt.Errorf("set up the transaction: %w", err)
+	}
+	return nil
+}
+
+// printKeys prints what became of each key, as a table or as result, and is an error
+// where one is not OK.
+func (a *app) printKeys(keys []keyResult, asJSON bool, result any, verb string) error {
+	if asJSON {
+		if err := a.printJSON(result); err != nil {
+			return err
+		}
+	} else {
+		t := newTable(a.stdout, "KEY", "WAS", "NOW")
+		for _, k := range keys {
+			now := verb
+			if !k.OK {
+				now = k.Was
+			}
+			t.row(k.Key, k.Was, now)
+		}
+		if err := t.flush(); err != nil {
+			return err
+		}
+	}
+	missed := int64(0)
+	for _, k := range keys {
+		if !k.OK {
+			missed++
+		}
+	}
+	if missed > 0 {
+		return fmt.Errorf("%s not %s", plural(missed, "key"), verb)
+	}
+	return nil
+}
+
+// printCount prints how many messages a command changed.
+func (a *app) printCount(asJSON bool, result any, verb string, n int64) error {
+	if asJSON {
+		return a.printJSON(result)
+	}
+	return a.printf("%s %s", verb, plural(n, "message"))
+}

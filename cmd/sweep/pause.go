@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// pauseTarget says what pause and resume are about.
+type pauseTarget struct {
+	Namespace *string `arg:"" optional:"" help:"The namespace."`
+	Queue     *string `placeholder:"TASK_QUEUE" env:"SWEEP_PAUSE_QUEUE" help:"This route alone."`
+	All       bool    `env:"SWEEP_PAUSE_ALL" help:"All namespaces: everything, or with --queue the route of each."`
+}
+
+// Validate wants it said when all namespaces are meant.
+func (t pauseTarget) Validate() error {
+	switch {
+	case t.Namespace != nil && t.All:
+		return errors.New("<namespace> and --all exclude each other")
+	case t.Namespace == nil && !t.All:
+		return errors.New("name a <namespace>, or --all for all of them")
+	case t.Namespace != nil && *t.Namespace == "":
+		return errors.New("<namespace> must not be empty")
+	case t.Queue != nil && *t.Queue == "":
+		return errors.New("--queue must not be empty")
+	}
+	return nil
+}
+
+func (t pauseTarget) String() string {
+	switch {
+	case t.Namespace != nil && t.Queue != nil:
+		return fmt.Sprintf("route %q of namespace %q", *t.Queue, *t.Namespace)
+	case t.Namespace != nil:
+		return fmt.Sprintf("namespace %q", *t.Namespace)
+	case t.Queue != nil:
+		return fmt.Sprintf("route %q of all namespaces", *t.Queue)
+	}
+	return "everything"
+}
+
+type pauseCmd struct {
+	pauseTarget
+	Note *string `env:"SWEEP_PAUSE_NOTE" help:"Why, for the next one on duty."`
+	jsonFlag
+}
+
+func (pauseCmd) Help() string {
+	return `Nothing of what is held is claimed from the next claim on; what is claimed already goes on. Held messages stay as they are.
+
+Examples:
+
+    sweep pause acme --note "provider down"
+    sweep pause acme --queue mail
+    sweep pause --all --queue mail
+    sweep pause --all`
+}
+
+type pauseRow struct {
+	Namespace *string   `json:"namespace"`  // null: any
+	TaskQueue *string   `json:"task_queue"` // null: any
+	Since     time.Time `json:"since"`
+	By        string    `json:"by"`
+	Note      *string   `json:"note"`
+}
+
+type pauseResult struct {
+	Changed bool       `json:"changed"`
+	Pauses  []pauseRow `json:"pauses"` // those that hold some of what was named
+}
+
+// Run pauses; what was paused already stays so and gets the new note.
+func (c *pauseCmd) Run(ctx context.Context, a *app) error {
+	r, err := a.setPause(ctx, c.pauseTarget, `select outbox.pause($1::text, $2::text, $3::text)`, c.Namespace, c.Queue, c.Note)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.printJSON(r)
+	}
+	if !r.Changed {
+		return a.printf("%s was paused already", c.pauseTarget)
+	}
+	return a.printf("paused %s", c.pauseTarget)
+}
+
+type resumeCmd struct {
+	pauseTarget
+	jsonFlag
+}
+
+func (resumeCmd) Help() string {
+	return `Takes back the pause that was made with the same arguments; "sweep status" lists them. Pauses that still hold what was named are shown.
+
+Examples:
+
+    sweep resume acme
+    sweep resume --all --queue mail`
+}
+
+// Run resumes; what was not paused is no error.
+func (c *resumeCmd) Run(ctx context.Context, a *app) error {
+	r, err := a.setPause(ctx, c.pauseTarget, `select outbox.resume($1::text, $2::text)`, c.Namespace, c.Queue)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.printJSON(r)
+	}
+	text := "resumed %s"
+	if !r.Changed {
+		text = "%s was not paused"
+	}
+	if err := a.printf(text, c.pauseTarget); err != nil {
+		return err
+	}
+	for _, p := range r.Pauses {
+		still := pauseTarget{Namespace: p.Namespace, Queue: p.TaskQueue}
+		if err := a.printf("still paused: %s, by %s since %s%s", still, visible(p.By), timeText(p.Since), noteText(p.Note)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func noteText(note *string) string {
+	if note == nil {
+		return ""
+	}
+	return fmt.Sprintf(", %q", *note)
+}
+
+// setPause runs a statement that says whether it changed something, and reads which
+// pauses are in force for its target then: those that hold it as a whole or in part.
+func (a *app) setPause(ctx context.Context, t pauseTarget, sql string, args ...any) (r pauseResult, err error) {
+	err = a.withConn(ctx, func(conn *pgx.Conn) error {
+		return inTx(ctx, conn, func(tx pgx.Tx) error {
+			if err := tx.QueryRow(ctx, sql, args...).Scan(&r.Changed); err != nil {
+				return fmt.Errorf("%s: %w", a.command, err)
+			}
+			rows, err := tx.Query(ctx, `
+				select p.namespace, p.task_queue, p.since, p.by, p.note from outbox.pauses as p
+				where ($1::text is null or p.namespace is null or p.namespace = $1)
+				  and ($2::text is null or p.task_queue is null or p.task_queue = $2)
+				order by p.namespace nulls first, p.task_queue nulls first limit 100`, t.Namespace, t.Queue)
+			if err != nil {
+				return fmt.Errorf("read the pauses: %w", err)
+			}
+			r.Pauses, err = pgx.CollectRows(rows, pgx.RowToStructByPos[pauseRow])
+			if err != nil {
+				return fmt.Errorf("read the pauses: %w", err)
+			}
+			return nil
+		})
+	})
+	return r, err
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+type pruneCmd struct {
+	OlderThan *duration `placeholder:"AGE" env:"SWEEP_PRUNE_OLDER_THAN" help:"Settled longer ago than this: 12h, 7d. Without it, the setting retention."`
+	Failed    bool      `env:"SWEEP_PRUNE_FAILED" help:"Failed messages too. Without it, done and cancelled ones alone."`
+	Max       int64     `placeholder:"N" env:"SWEEP_PRUNE_MAX" help:"At most so many."`
+	jsonFlag
+}
+
+func (pruneCmd) Help() string {
+	return `Deletes messages with their payloads and failures, in chunks, each a transaction. Their dispatch keys are free again: what is enqueued with one of them is a new message.
+
+Examples:
+
+    sweep prune
+    sweep prune --older-than 7d
+    sweep prune --older-than 30d --failed --max 100000`
+}
+
+// Validate refuses ages and numbers that mean nothing.
+func (c *pruneCmd) Validate() error {
+	if c.OlderThan != nil && *c.OlderThan < 0 {
+		return errors.New("--older-than must not be negative")
+	}
+	if c.Max < 0 {
+		return fmt.Errorf("--max must be 0 (no limit) or more, not %d", c.Max)
+	}
+	return nil
+}
+
+type pruneResult struct {
+	Pruned int64 `json:"pruned"`
+}
+
+// Run prunes.
+func (c *pruneCmd) Run(ctx context.Context, a *app) error {
+	var age *string
+	if c.OlderThan != nil {
+		text := c.OlderThan.interval()
+		age = &text
+	}
+	return a.withConn(ctx, func(conn *pgx.Conn) error {
+		done, err := a.inChunks(ctx, c.Max, func(ctx context.Context, n int) (some int64, err error) {
+			err = inTx(ctx, conn, func(tx pgx.Tx) error {
+				return tx.QueryRow(ctx, `select outbox.prune($1::text::interval, $2::int, $3::boolean)`, age, n, c.Failed).Scan(&some)
+			})
+			if err != nil {
+				return 0, fmt.Errorf("prune: %w", err)
+			}
+			return some, nil
+		})
+		return errors.Join(err, a.printCount(c.JSON, pruneResult{Pruned: done}, "pruned", done))
+	})
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+type quotaCmd struct {
+	Namespace string `arg:"" help:"The namespace."`
+	Quota     *int32 `arg:"" optional:"" name:"n" help:"Messages that may be claimed at a time; 0 holds everything. Without it, the quota is shown."`
+	Strict    *bool  `negatable:"" env:"SWEEP_QUOTA_STRICT" help:"Never exceed it, whoever claims; claims of the namespace then exclude each other."`
+	Default   bool   `env:"SWEEP_QUOTA_DEFAULT" help:"Go back to the default quota, not strict."`
+	jsonFlag
+}
+
+func (quotaCmd) Help() string {
+	return `A quota is cluster-wide and counts claimed messages, from the next claim on.
+
+Examples:
+
+    sweep quota acme
+    sweep quota acme 50
+    sweep quota acme 10 --strict
+    sweep quota acme --default`
+}
+
+// Validate refuses quotas that are none.
+func (c *quotaCmd) Validate() error {
+	switch {
+	case c.Namespace == "":
+		return errors.New("<namespace> must not be empty")
+	case c.Quota != nil && *c.Quota < 0:
+		return fmt.Errorf("<n> must be 0 or more, not %d", *c.Quota)
+	case c.Default && (c.Quota != nil || c.Strict != nil):
+		return errors.New("--default excludes <n> and --strict")
+	}
+	return nil
+}
+
+type quotaRow struct {
+	Namespace string `json:"namespace"`
+	Quota     int32  `json:"quota"`
+	Strict    bool   `json:"strict"`
+	Claimed   int64  `json:"claimed"` // counted up to the setting count_cap
+	Pending   int64  `json:"pending"` // likewise
+}
+
+// Run sets what is given, and shows what is in force then.
+func (c *quotaCmd) Run(ctx context.Context, a *app) error {
+	var r quotaRow
+	err := a.withConn(ctx, func(conn *pgx.Conn) error {
+		if err := c.set(ctx, conn); err != nil {
+			return fmt.Errorf("set the quota: %w", err)
+		}
+		return inReadTx(ctx, conn, func(tx pgx.Tx) (err error) {
+			r, err = readQuota(ctx, tx, c.Namespace)
+			return err
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.printJSON(r)
+	}
+	strict := ""
+	if r.Strict {
+		strict = ", strict"
+	}
+	return a.printf("%s: quota %d%s; claimed %d, pending %d", visible(r.Namespace), r.Quota, strict, r.Claimed, r.Pending)
+}
+
+func (c *quotaCmd) set(ctx context.Context, conn *pgx.Conn) error {
+	return inTx(ctx, conn, func(tx pgx.Tx) (err error) {
+		switch {
+		case c.Default:
+			_, err = tx.Exec(ctx, `select outbox.clear_quota($1::text)`, c.Namespace)
+		case c.Quota != nil || c.Strict != nil:
+			_, err = tx.Exec(ctx, `select outbox.set_quota($1::text, $2::int, $3::boolean)`, c.Namespace, c.Quota, c.Strict)
+		}
+		return err
+	})
+}
+
+// readQuota reads what is in force for a namespace, also for one that no message and
+// no setting names.
+func readQuota(ctx context.Context, tx pgx.Tx, namespace string) (quotaRow, error) {
+	rows, err := tx.Query(ctx, `
+		select coalesce(n.namespace, x.namespace), coalesce(n.quota, (outbox.settings()).default_quota),
+		       coalesce(n.strict, false), coalesce(n.claimed, 0), coalesce(n.pending, 0)
+		from (values ($1::text)) as x(namespace)
+		left join lateral (select * from outbox.namespaces as n where n.namespace = x.namespace limit 1) as n on true`, namespace)
+	if err != nil {
+		return quotaRow{}, fmt.Errorf("read the quota: %w", err)
+	}
+	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[quotaRow])
+	if err != nil {
+		return quotaRow{}, fmt.Errorf("read the quota: %w", err)
+	}
+	return r, nil
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+)
+
+type redriveCmd struct {
+	Keys      []string `arg:"" optional:"" name:"key" help:"Dispatch keys of failed or cancelled messages."`
+	ID        []int64  `name:"id" placeholder:"ID" env:"SWEEP_REDRIVE_ID" help:"Ids of failed or cancelled messages; repeated, or with commas."`
+	Namespace string   `placeholder:"NAMESPACE" env:"SWEEP_REDRIVE_NAMESPACE" help:"Every failed message of this namespace, oldest first."`
+	Max       int64    `placeholder:"N" env:"SWEEP_REDRIVE_MAX" help:"At most so many of the namespace."`
+	jsonFlag
+}
+
+func (redriveCmd) Help() string {
+	return `The messages are pending and due again, with attempts from 0; their failures stay on record. Of a namespace only failed messages come back; cancelled ones are named by key or id. The exit code is 1 where a key or id could not be brought back.
+
+Examples:
+
+    sweep redrive acme/1
+    sweep redrive --id 17,18
+    sweep redrive --namespace acme --max 100`
+}
+
+// Validate wants exactly one way to name messages.
+func (c *redriveCmd) Validate() error {
+	ways := 0
+	for _, given := range []bool{len(c.Keys) > 0, len(c.ID) > 0, c.Namespace != ""} {
+		if given {
+			ways++
+		}
+	}
+	switch {
+	case ways == 0:
+		return errors.New("name a <key>, --id or --namespace")
+	case ways > 1:
+		return errors.New("<key>, --id and --namespace exclude each other")
+	case c.Max < 0:
+		return fmt.Errorf("--max must be 0 (no limit) or more, not %d", c.Max)
+	case c.Max > 0 && c.Namespace == "":
+		return errors.New("--max goes with --namespace")
+	case slices.Contains(c.Keys, ""):
+		return errors.New("<key> must not be empty")
+	}
+	return nil
+}
+
+type redriveResult struct {
+	Redriven int64       `json:"redriven"`
+	Keys     []keyResult `json:"keys,omitempty"` // or ids
+}
+
+// Run brings messages back.
+func (c *redriveCmd) Run(ctx context.Context, a *app) error {
+	if c.Namespace != "" {
+		return c.namespace(ctx, a)
+	}
+	var r redriveResult
+	err := a.withConn(ctx, func(conn *pgx.Conn) error {
+		redrive := redriveKeys
+		names := c.Keys
+		if len(c.ID) > 0 {
+			redrive, names = redriveIDs, texts(c.ID)
+		}
+		for some := range slices.Chunk(names, chunkRows) {
+			var found []keyResult
+			err := inTx(ctx, conn, func(tx pgx.Tx) (err error) {
+				found, err = redrive(ctx, tx, some)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			r.Keys = append(r.Keys, found...)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, k := range r.Keys {
+		if k.OK {
+			r.Redriven++
+		}
+	}
+	return a.printKeys(r.Keys, c.JSON, r, "pending")
+}
+
+func texts(ids []int64) []string {
+	out := make([]string, len(ids))
+	for i, id := range ids {
+		out[i] = strconv.FormatInt(id, 10)
+	}
+	return out
+}
+
+func redriveKeys(ctx context.Context, tx pgx.Tx, keys []string) ([]keyResult, error) {
+	messages, err := findKeys(ctx, tx, keys)
+	if err != nil {
+		return nil, err
+	}
+	var ids []int64
+	for _, m := range messages {
+		ids = append(ids, m.id)
+	}
+	back, err := redriveCall(ctx, tx, ids)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]keyResult, len(keys))
+	for i, k := range keys {
+		m, ok := messages[k]
+		if !ok {
+			m.status = "unknown"
+		}
+		out[i] = keyResult{Key: k, Was: m.status, OK: back[m.id]}
+	}
+	return out, nil
+}
+
+func redriveIDs(ctx context.Context, tx pgx.Tx, names []string) ([]keyResult, error) {
+	ids := make([]int64, len(names))
+	for i, name := range names {
+		ids[i], _ = strconv.ParseInt(name, 10, 64) // texts made them
+	}
+	if err := byIndex(ctx, tx); err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, `select m.id, m.status from outbox.messages as m where m.id = any ($1::bigint[])`, ids)
+	if err != nil {
+		return nil, fmt.Errorf("look up the ids: %w", err)
+	}
+	was := map[int64]string{}
+	var id int64
+	var status *string
+	_, err = pgx.ForEachRow(rows, []any{&id, &status}, func() error {
+		was[id] = "moving"
+		if status != nil {
+			was[id] = *status
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look up the ids: %w", err)
+	}
+	back, err := redriveCall(ctx, tx, ids)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]keyResult, len(ids))
+	for i, id := range ids {
+		out[i] = keyResult{Key: names[i], Was: was[id], OK: back[id]}
+		if out[i].Was == "" {
+			out[i].Was = "unknown"
+		}
+	}
+	return out, nil
+}
+
+// redriveCall returns which ids were brought back.
+func redriveCall(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]bool, error) {
+	rows, err := tx.Query(ctx, `select r from outbox.redrive(coalesce($1::bigint[], '{}')) as r`, ids)
+	if err != nil {
+		return nil, fmt.Errorf("redrive: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("redrive: %w", err)
+	}
+	back := make(map[int64]bool, len(list))
+	for _, id := range list {
+		back[id] = true
+	}
+	return back, nil
+}
+
+// namespace brings a namespace's failed messages back in chunks.
+func (c *redriveCmd) namespace(ctx context.Context, a *app) error {
+	return a.withConn(ctx, func(conn *pgx.Conn) error {
+		done, err := a.inChunks(ctx, c.Max, func(ctx context.Context, n int) (some int64, err error) {
+			err = inTx(ctx, conn, func(tx pgx.Tx) error {
+				return tx.QueryRow(ctx, `select outbox.redrive($1::text, $2::int)`, c.Namespace, n).Scan(&some)
+			})
+			if err != nil {
+				return 0, fmt.Errorf("redrive: %w", err)
+			}
+			return some, nil
+		})
+		return errors.Join(err, a.printCount(c.JSON, redriveResult{Redriven: done}, "redriven", done))
+	})
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	listRows      = 100              // nodes, pauses
+	statusTimeout = 30 * time.Second // for each statement
+)
+
+type statusCmd struct {
+	Top  int `default:"20" env:"SWEEP_STATUS_TOP" help:"How many namespaces to show, those with the largest backlog first (default ${default})."`
+	Scan int `default:"1000" env:"SWEEP_STATUS_SCAN" help:"How many namespaces to look at, by name (default ${default})."`
+	jsonFlag
+}
+
+func (statusCmd) Help() string {
+	return `The work is bounded on any backlog: it looks at --scan namespaces, and counts of one stop at the setting count_cap ("1000+"). What was left out is said.
+
+Examples:
+
+    sweep status
+    sweep status --top 5
+    sweep status --json | jq '.namespaces[] | select(.paused)'`
+}
+
+// Validate refuses sizes that show nothing.
+func (c *statusCmd) Validate() error {
+	if c.Top < 1 {
+		return fmt.Errorf("--top must be 1 or more, not %d", c.Top)
+	}
+	if c.Scan < 1 {
+		return fmt.Errorf("--scan must be 1 or more, not %d", c.Scan)
+	}
+	return nil
+}
+
+type status struct {
+	Database      string          `json:"database"`
+	Server        string          `json:"server"`
+	At            time.Time       `json:"at"` // on the database's clock
+	Shards        int32           `json:"shard_count"`
+	DefaultQuota  int32           `json:"default_quota"`
+	CountCap      int64           `json:"count_cap"` // counts stop here
+	Namespaces    []namespaceRow  `json:"namespaces"`
+	Scanned       int             `json:"namespaces_scanned"`
+	More          bool            `json:"more_namespaces"` // than were scanned
+	Nodes         []nodeRow       `json:"nodes"`
+	Pauses        []pauseRow      `json:"pauses"`
+	ExpiredLeases int64           `json:"expired_leases"`
+	Horizon       []horizonHolder `json:"horizon"`
+}
+
+type namespaceRow struct {
+	Namespace string `json:"namespace"`
+	Pending   int64  `json:"pending"`
+	Claimed   int64  `json:"claimed"`
+	Failed    int64  `json:"failed"`
+	Quota     int32  `json:"quota"`
+	Strict    bool   `json:"strict"`
+	Paused    bool   `json:"paused"`
+}
+
+type nodeRow struct {
+	Node        string     `json:"node"`
+	Live        bool       `json:"live"`
+	HeartbeatAt *time.Time `json:"heartbeat_at"`
+	Shards      []int32    `json:"shards"`
+	Paused      *string    `json:"paused"`
+	InFlight    *int64     `json:"in_flight_bytes"`
+	LastClaimAt *time.Time `json:"last_claim_at"`
+	LastClaimed *int32     `json:"last_claimed"`
+}
+
+// Run prints the status.
+func (c *statusCmd) Run(ctx context.Context, a *app) error {
+	s := status{}
+	err := a.withConn(ctx, func(conn *pgx.Conn) error {
+		return inReadTx(ctx, conn, func(tx pgx.Tx) error { return c.read(ctx, tx, &s) })
+	})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.printJSON(s)
+	}
+	return s.print(a)
+}
+
+func (c *statusCmd) read(ctx context.Context, tx pgx.Tx, s *status) error {
+	if err := byIndex(ctx, tx); err != nil {
+		return err
+	}
+	err := tx.QueryRow(ctx, `
+		select current_database(), current_setting('server_version'), clock_timestamp(),
+		       g.shard_count, g.default_quota, g.count_cap,
+		       set_config('statement_timeout', $1::text, true)
+		from outbox.settings() as g`, fmt.Sprint(statusTimeout.Milliseconds())).
+		Scan(&s.Database, &s.Server, &s.At, &s.Shards, &s.DefaultQuota, &s.CountCap, nil)
+	if err != nil {
+		return fmt.Errorf("read the settings: %w", err)
+	}
+	// The view walks by name and stops where the limit does.
+	s.Namespaces, err = rowsOf[namespaceRow](ctx, tx, "namespaces", `
+		select n.namespace, n.pending, n.claimed, n.failed, n.quota, n.strict, n.paused
+		from outbox.namespaces as n limit $1::int`, c.Scan+1)
+	if err != nil {
+		return err
+	}
+	s.More = len(s.Namespaces) > c.Scan
+	s.Namespaces = s.Namespaces[:min(len(s.Namespaces), c.Scan)]
+	s.Scanned = len(s.Namespaces)
+	slices.SortStableFunc(s.Namespaces, func(a, b namespaceRow) int {
+		return cmp.Or(cmp.Compare(b.Pending, a.Pending), cmp.Compare(b.Claimed, a.Claimed), cmp.Compare(b.Failed, a.Failed))
+	})
+	s.Namespaces = s.Namespaces[:min(len(s.Namespaces), c.Top)]
+
+	s.Nodes, err = rowsOf[nodeRow](ctx, tx, "nodes", `
+		select n.node, n.live, n.heartbeat_at, n.shards, n.paused, n.in_flight_bytes, n.last_claim_at, n.last_claimed
+		from outbox.nodes as n order by n.live desc, n.node limit $1::int`, listRows)
+	if err != nil {
+		return err
+	}
+	s.Pauses, err = rowsOf[pauseRow](ctx, tx, "pauses", `
+		select p.namespace, p.task_queue, p.since, p.by, p.note from outbox.pauses as p
+		order by p.namespace nulls first, p.task_queue nulls first limit $1::int`, listRows)
+	if err != nil {
+		return err
+	}
+	err = tx.QueryRow(ctx, `
+		select count(*) from (select from outbox.messages as m
+		                      where m.lease_until < clock_timestamp() limit $1::int) as x`, s.CountCap).Scan(&s.ExpiredLeases)
+	if err != nil {
+		return fmt.Errorf("count expired leases: %w", err)
+	}
+	s.Horizon, err = rowsOf[horizonHolder](ctx, tx, "what holds the horizon", horizonQuery, horizonRows)
+	return err
+}
+
+// rowsOf reads rows into structs, by position; never nil.
+func rowsOf[T any](ctx context.Context, tx pgx.Tx, what, sql string, args ...any) ([]T, error) {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read the %s: %w", what, err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+	if err != nil {
+		return nil, fmt.Errorf("read the %s: %w", what, err)
+	}
+	if all == nil {
+		all = []T{}
+	}
+	return all, nil
+}

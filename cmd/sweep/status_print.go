@@ -1,0 +1,115 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/shards"
+)
+
+func (s status) print(a *app) error {
+	if err := a.printf("%s, PostgreSQL %s, %s; %d shards, default quota %d\n",
+		visible(s.Database), visible(s.Server), timeText(s.At), s.Shards, s.DefaultQuota); err != nil {
+		return err
+	}
+	for _, section := range []func(*app) error{s.printNamespaces, s.printNodes, s.printPauses, s.printHorizon} {
+		if err := section(a); err != nil {
+			return err
+		}
+	}
+	if s.ExpiredLeases > 0 {
+		return a.printf("expired leases: %s; the next rescue, of any running node, takes them back", counted(s.ExpiredLeases, s.CountCap))
+	}
+	return a.printf("expired leases: none")
+}
+
+func (s status) printNamespaces(a *app) error {
+	if s.Scanned == 0 {
+		return a.printf("No namespace has messages or settings.\n")
+	}
+	t := newTable(a.stdout, "NAMESPACE", "PENDING", "CLAIMED", "QUOTA", "FAILED", "STATE")
+	for _, n := range s.Namespaces {
+		quota, state := fmt.Sprint(n.Quota), ""
+		if n.Strict {
+			quota += " strict"
+		}
+		switch {
+		case n.Paused:
+			state = "paused"
+		case n.Quota == 0:
+			state = "held by its quota"
+		case n.Claimed >= int64(n.Quota):
+			state = "at its quota"
+		}
+		t.row(n.Namespace, counted(n.Pending, s.CountCap), counted(n.Claimed, s.CountCap), quota, counted(n.Failed, s.CountCap), state)
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	switch {
+	case s.More:
+		return a.printf("The %d with the largest backlog of the first %d by name; there are more (--scan).\n", len(s.Namespaces), s.Scanned)
+	case s.Scanned > len(s.Namespaces):
+		return a.printf("The %d with the largest backlog of %d (--top).\n", len(s.Namespaces), s.Scanned)
+	}
+	return a.printf("")
+}
+
+func (s status) printNodes(a *app) error {
+	if len(s.Nodes) == 0 {
+		return a.printf("No node has claimed or sent a heartbeat yet.\n")
+	}
+	t := newTable(a.stdout, "NODE", "STATE", "SHARDS", "IN FLIGHT", "LAST CLAIM", "ROWS")
+	for _, n := range s.Nodes {
+		state := "no heartbeat"
+		switch {
+		case n.Live && n.Paused != nil:
+			state = "paused: " + *n.Paused
+		case n.Live:
+			state = "live"
+		case n.HeartbeatAt != nil:
+			state = "silent since " + timeText(*n.HeartbeatAt)
+		}
+		inFlight := ""
+		if n.InFlight != nil {
+			inFlight = plural(*n.InFlight, "byte")
+		}
+		t.row(n.Node, state, shards.Format(n.Shards), inFlight, n.LastClaimAt, n.LastClaimed)
+	}
+	return s.end(a, t, len(s.Nodes))
+}
+
+func (s status) printPauses(a *app) error {
+	if len(s.Pauses) == 0 {
+		return a.printf("Nothing is paused.\n")
+	}
+	t := newTable(a.stdout, "PAUSED", "SINCE", "BY", "NOTE")
+	for _, p := range s.Pauses {
+		t.row(pauseTarget{Namespace: p.Namespace, Queue: p.TaskQueue}.String(), p.Since, p.By, p.Note)
+	}
+	return s.end(a, t, len(s.Pauses))
+}
+
+func (s status) printHorizon(a *app) error {
+	if len(s.Horizon) == 0 {
+		return a.printf("Nothing keeps dead rows alive.\n")
+	}
+	t := newTable(a.stdout, "KEEPS DEAD ROWS", "NAME", "OF", "TRANSACTIONS", "FOR", "STATE")
+	for _, h := range s.Horizon {
+		t.row(h.Kind, h.Name, h.Who, h.Xids, h.age(), h.What)
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	return a.printf("")
+}
+
+// end finishes a table, and says where it was cut.
+func (s status) end(a *app, t *table, rows int) error {
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if rows >= listRows {
+		return a.printf("The first %d.\n", listRows)
+	}
+	return a.printf("")
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/fairclaim/fairclaim/sql/migrations"
+)
+
+type versionCmd struct{ jsonFlag }
+
+type versionInfo struct {
+	Version  string `json:"version"` // of the module; "(devel)" for a build from a work tree
+	Revision string `json:"revision,omitempty"`
+	Modified bool   `json:"modified,omitempty"`
+	Go       string `json:"go"`
+	Schema   uint   `json:"schema"` // the newest version that this program installs
+}
+
+// Run needs no database.
+func (c *versionCmd) Run(_ context.Context, a *app) error {
+	info := versionInfo{Version: "unknown", Go: runtime.Version()}
+	if build, ok := debug.ReadBuildInfo(); ok {
+		if build.Main.Version != "" {
+			info.Version = build.Main.Version
+		}
+		for _, s := range build.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				info.Revision = s.Value
+			case "vcs.modified":
+				info.Modified = s.Value == "true"
+			}
+		}
+	}
+	all, err := migrations.List()
+	if err != nil {
+		return err
+	}
+	info.Schema = all[len(all)-1].Version
+	if c.JSON {
+		return a.printJSON(info)
+	}
+	revision := info.Revision
+	if info.Modified {
+		revision += " modified"
+	}
+	if revision != "" {
+		revision = " (" + revision + ")"
+	}
+	return a.printf("sweep %s%s, schema %d, %s", info.Version, revision, info.Schema, info.Go)
+}
