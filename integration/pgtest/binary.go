@@ -201,20 +201,44 @@ func (b *binary) removeCommand() string {
 	return fmt.Sprintf("kill -QUIT $(cat %[1]s/pid); sleep 1; rm -rf %[1]s", b.dir)
 }
 
-// children lists the processes whose parent is pid.
+// children lists the processes whose parent is pid, as ps tells them, or /proc
+// on a machine that has no ps.
 func children(ctx context.Context, pid int) ([]int, error) {
-	out, err := exec.CommandContext(ctx, "ps", "-A", "-o", "pid=", "-o", "ppid=").Output()
+	list, err := exec.CommandContext(ctx, "ps", "-A", "-o", "pid=", "-o", "ppid=").Output()
+	if errors.Is(err, exec.ErrNotFound) {
+		list, err = procList()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	var pids []int
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(string(list)) {
 		var child, parent int
 		if _, err := fmt.Sscan(line, &child, &parent); err == nil && parent == pid {
 			pids = append(pids, child)
 		}
 	}
 	return pids, nil
+}
+
+// procList lists each process and its parent, one pair a line.
+func procList() ([]byte, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil || len(files) == 0 {
+		return nil, errors.Join(err, errors.New("there is neither ps nor /proc"))
+	}
+	var list bytes.Buffer
+	for _, file := range files {
+		stat, _ := os.ReadFile(file) // a process that has ended meanwhile is none
+		// pid (name) state parent ...; the name may hold anything.
+		if end := bytes.LastIndexByte(stat, ')'); end > 0 {
+			pid, _, _ := bytes.Cut(stat, []byte(" "))
+			if fields := bytes.Fields(stat[end+1:]); len(fields) > 1 {
+				fmt.Fprintf(&list, "%s %s\n", pid, fields[1])
+			}
+		}
+	}
+	return list.Bytes(), nil
 }
 
 // waitGone waits for the end of killed processes, so that the shared memory

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -35,7 +37,10 @@ func starter() int {
 		return 1
 	}
 	fmt.Println(server.AdminDSN())
-	select {}
+	never := make(chan os.Signal, 1)
+	signal.Notify(never, syscall.SIGUSR1)
+	<-never
+	return 1
 }
 
 // setup leaves one row in the template, so that a clone shows where it comes from.
