@@ -73,5 +73,6 @@ postgres:
 		! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && ! command -v initdb >/dev/null && \
 		command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 		echo "installing PostgreSQL: apt-get install postgresql"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends postgresql >/dev/null; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends postgresql >/dev/null 2>&1 || \
+		echo "apt-get did not succeed"; \
 	fi
