@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/docker/go-units"
+
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/shards"
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink"
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/stdout"
+	"github.com/fairclaim/fairclaim/driver"
+)
+
+// nodeFlags are what once and run share: where messages go, and how much at a time.
+type nodeFlags struct {
+	Sink   string      `required:"" placeholder:"SINK" help:"Where messages go: stdout, exec:COMMAND or an http(s):// URL, in which {namespace} and {task_queue} may stand."`
+	Route  []string    `sep:"none" placeholder:"QUEUE=SINK" help:"Where those of one task queue go instead. Repeat it for more."`
+	Shards shards.List `placeholder:"0-7,12" help:"Which shards to claim from; without it, all."`
+
+	Batch    int           `default:"100" help:"Most rows of one claim (default ${default})."`
+	Budget   byteSize      `default:"64MiB" help:"Payload bytes in flight, claimed and not settled (default ${default})."`
+	High     float64       `default:"0.8" help:"Share of the budget at which claiming pauses (default ${default})."`
+	Low      float64       `default:"0.5" help:"Share of the budget down to which it drains before claiming resumes (default ${default})."`
+	MinPause time.Duration `default:"500ms" help:"Shortest pause (default ${default})."`
+	Slots    int           `default:"64" help:"Deliveries at a time, for each sink (default ${default})."`
+	Share    float64       `default:"0.5" help:"Part of a sink's slots that one namespace can hold (default ${default})."`
+
+	DeliveryTimeout time.Duration `default:"30s" help:"Longest delivery; a claim's lease is extended that long (default ${default})."`
+	DrainTimeout    time.Duration `default:"30s" help:"How long a stop waits for what is in flight (default ${default})."`
+}
+
+// byteSize is a number of bytes as a flag: 67108864, 64MiB, 1g.
+type byteSize int64
+
+// UnmarshalText reads a size; units are powers of 1,024.
+func (b *byteSize) UnmarshalText(text []byte) error {
+	n, err := units.RAMInBytes(string(text))
+	if err != nil || n <= 0 {
+		return fmt.Errorf("%q is not a size in bytes; write 67108864, 64MiB or 1GiB", text)
+	}
+	*b = byteSize(n)
+	return nil
+}
+
+// node is a sweeper on its way from flags to its end.
+type node struct {
+	*driver.Sweeper
+	toStdout bool // a sink writes to standard output
+	close    func()
+}
+
+// newNode makes the sinks and the sweeper, and connects.
+func (f *nodeFlags) newNode(ctx context.Context, a *app, name string, tick time.Duration) (*node, error) {
+	routes, err := sink.NewRoutes(f.Sink, f.Route, sink.Options{
+		Stdout: a.stdout, HTTPTimeout: f.DeliveryTimeout, ExecTimeout: f.DeliveryTimeout,
+	})
+	if err != nil {
+		return nil, &usageError{err: err}
+	}
+	config := driver.Config{
+		Node: name, Shards: f.Shards, Routes: map[string]driver.Sink{},
+		Batch: f.Batch, Tick: tick, Budget: int64(f.Budget), High: f.High, Low: f.Low, MinPause: f.MinPause,
+		Slots: f.Slots, Share: f.Share, DeliveryTimeout: f.DeliveryTimeout, DrainTimeout: f.DrainTimeout, Logger: a.log,
+	}
+	_, config.Sink = routes.For("") // no task queue has this name
+	for _, value := range f.Route {
+		r, err := sink.ParseRoute(value)
+		if err != nil {
+			return nil, &usageError{err: err}
+		}
+		_, config.Routes[r.TaskQueue] = routes.For(r.TaskQueue)
+	}
+	pool, err := a.openPool(ctx, name, 4)
+	if err != nil {
+		routes.Close()
+		return nil, err
+	}
+	n := &node{close: func() { pool.Close(); routes.Close() }}
+	for _, name := range routes.Names() {
+		n.toStdout = n.toStdout || name == "stdout"
+	}
+	n.Sweeper, err = driver.NewSweeper(pool, config)
+	if err != nil {
+		n.close()
+		return nil, &usageError{err: err}
+	}
+	return n, nil
+}
+
+var errSecondSignal = errors.New("stopped by a second signal: deliveries were cut short, their messages are released")
+
+// work runs the sweeper. The first signal drains it, the second ends it at once.
+func (n *node) work(ctx context.Context, a *app, sweep func(context.Context) error) error {
+	defer n.close()
+	if n.toStdout {
+		stdout.CatchBrokenPipe()
+	}
+	hard, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	// Listening on before main's own listening ends with the first signal.
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	ended := make(chan struct{})
+	defer close(ended)
+	defer signal.Stop(signals)
+	go func() {
+		for drained := false; ; drained = true {
+			select {
+			case s := <-signals:
+				if drained {
+					cancel(errSecondSignal)
+					return
+				}
+				a.log.Info("stopping; a second signal stops at once", "signal", s.String())
+				n.Drain()
+			case <-ended:
+				return
+			}
+		}
+	}()
+	return sweep(hard)
+}

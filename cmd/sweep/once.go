@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+type onceCmd struct {
+	Node      string `default:"once" help:"Name of this node (default ${default})."`
+	MaxSweeps int    `placeholder:"N" env:"SWEEP_ONCE_MAX_SWEEPS" help:"End after so many claims; without it, when a claim comes back empty and nothing is in flight."`
+	nodeFlags `embed:""`
+	jsonFlag
+}
+
+func (onceCmd) Help() string {
+	return `Delivers what is due and ends: for cron. Two that overlap do no harm: while one claims, the other's claim is empty, and it ends.
+
+It also takes back what a dead node had claimed, once its lease has run out, and deletes some of what was settled longer ago than the setting retention.
+
+Examples:
+
+    sweep once --sink stdout
+    sweep once --sink 'http://localhost:8080/hooks/{namespace}' --max-sweeps 100
+    sweep once --sink stdout --route 'email=exec:/usr/local/bin/send-mail --from queue'`
+}
+
+// Validate refuses numbers that mean nothing.
+func (c *onceCmd) Validate() error {
+	if c.MaxSweeps < 0 {
+		return fmt.Errorf("--max-sweeps must be 0 (no limit) or more, not %d", c.MaxSweeps)
+	}
+	return nil
+}
+
+type onceResult struct {
+	Sweeps   int64 `json:"sweeps"`
+	Claimed  int64 `json:"claimed"`
+	Done     int64 `json:"done"`
+	Retried  int64 `json:"retried"`
+	Failed   int64 `json:"failed"`
+	Released int64 `json:"released"`
+	Lost     int64 `json:"lost"`
+}
+
+// Run sweeps until there is nothing left to do.
+func (c *onceCmd) Run(ctx context.Context, a *app) error {
+	n, err := c.newNode(ctx, a, c.Node, 500*time.Millisecond)
+	if err != nil {
+		return err
+	}
+	if n.toStdout && c.JSON {
+		n.close()
+		return usage("--json and a stdout sink both want standard output: leave one out")
+	}
+	err = n.work(ctx, a, func(ctx context.Context) error { return n.Once(ctx, c.MaxSweeps) })
+	if n.toStdout {
+		return err
+	}
+	s := n.Stats()
+	r := onceResult{s.Sweeps, s.Claimed, s.Done, s.Retried, s.Failed, s.Released, s.Lost}
+	if c.JSON {
+		return errors.Join(err, a.printJSON(r))
+	}
+	return errors.Join(err, a.printf("claimed %d: done %d, to be retried %d, failed %d, released %d, lost %d",
+		r.Claimed, r.Done, r.Retried, r.Failed, r.Released, r.Lost))
+}
