@@ -257,8 +257,11 @@ func (r *modelRun) judgeRotation(c modelClaim, rows []modelClaimed) error {
 			at := modelRoute{c.node, lane}
 			if queues[q] || r.model.paused(lane) || r.model.due(lane, c.shards, c.now) == 0 {
 				delete(r.route, at)
-			} else if twice := modelWait(r.route, at, queues); twice != "" {
+				delete(r.waits, at)
+			} else if twice := modelWait(r.route, at, queues); twice != "" && len(t.routes) <= r.model.maxRoutes {
 				return fmt.Errorf("INV-7: route %q was served twice by %s while %v waited", twice, c.node, lane)
+			} else if r.waits[at]++; r.waits[at] >= len(t.routes) {
+				return fmt.Errorf("INV-7: %s has served %q %d times and left out route %q", c.node, t.name, r.waits[at], q)
 			}
 		}
 	}

@@ -22,10 +22,11 @@ type modelRun struct {
 	nodes   []modelNode
 	log     []string
 	keys    int
-	token   int64                     // the highest seen
-	expect  map[int64]modelExpect     // what the next compare may find, and takes over
-	waiting map[modelLane]modelServed // node and namespace: who was served since it was
-	route   map[modelRoute]modelServed
+	token   int64                      // the highest seen
+	expect  map[int64]modelExpect      // what the next compare may find, and takes over
+	waiting map[modelLane]modelServed  // node and namespace: who was served since it was
+	route   map[modelRoute]modelServed // and route, likewise
+	waits   map[modelRoute]int         // how often its namespace was served without it
 }
 
 type (
@@ -52,6 +53,7 @@ func modelHistory(ctx context.Context, conn *pgx.Conn, seed uint64, steps int) e
 	r := &modelRun{
 		conn: conn, rng: rand.New(rand.NewPCG(seed, seed)),
 		expect: map[int64]modelExpect{}, waiting: map[modelLane]modelServed{}, route: map[modelRoute]modelServed{},
+		waits: map[modelRoute]int{},
 	}
 	if err := r.setUp(ctx); err != nil {
 		return fmt.Errorf("seed %d: set up: %w", seed, err)
@@ -70,7 +72,7 @@ func (r *modelRun) setUp(ctx context.Context) error {
 	pick := func(of ...int) int { return of[r.rng.IntN(len(of))] }
 	r.model = modelOutbox{
 		shards: pick(1, 2, 3, 8, 16), defaultQuota: pick(0, 1, 3, 256, 256, 256), maxVisits: pick(1+r.rng.IntN(6), 1000, 1000),
-		maxRoutes: pick(64+r.rng.IntN(3), 64, 64), maxAttempts: pick(2, 20), countCap: pick(3, 1000),
+		maxRoutes: pick(1+r.rng.IntN(3), 64, 64), maxAttempts: pick(2, 20), countCap: pick(3, 1000),
 		messages: map[int64]*modelMessage{}, quotas: map[string]modelQuota{}, pauses: map[modelLane]bool{},
 	}
 	for i := range 1 + r.rng.IntN(40) {
@@ -135,7 +137,9 @@ func (r *modelRun) exec(ctx context.Context, sql string, args ...any) error {
 	return err
 }
 
-func (r *modelRun) note(format string, args ...any) { r.log = append(r.log, fmt.Sprintf(format, args...)) }
+func (r *modelRun) note(format string, args ...any) {
+	r.log = append(r.log, fmt.Sprintf(format, args...))
+}
 
 func (r *modelRun) clock(ctx context.Context) (now float64, err error) {
 	err = r.conn.QueryRow(ctx, `select extract(epoch from clock_timestamp())::float8`).Scan(&now)

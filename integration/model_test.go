@@ -92,8 +92,8 @@ func (v modelVisit) most() int {
 
 func (o *modelOutbox) all(keep func(*modelMessage) bool) []*modelMessage {
 	var kept []*modelMessage
-	for _, id := range slices.Sorted(maps.Keys(o.messages)) {
-		if m := o.messages[id]; keep(m) {
+	for _, m := range o.messages {
+		if keep(m) {
 			kept = append(kept, m)
 		}
 	}
