@@ -38,7 +38,9 @@ func Claim(ctx context.Context, db DB, r ClaimRequest) ([]Message, error) {
 	messages, err := claim(ctx, tx, r)
 	if err != nil {
 		// The claim's own error is the one to tell; a broken connection rolls back by itself.
-		_ = tx.Rollback(context.WithoutCancel(ctx))
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+		defer cancel()
+		_ = tx.Rollback(late)
 		return nil, wrap("claim", err)
 	}
 	if err := tx.Commit(ctx); err != nil {

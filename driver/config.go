@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/fairclaim/fairclaim/watermark"
 )
@@ -42,6 +44,10 @@ type Config struct {
 	Logger *slog.Logger // default: slog.Default()
 }
 
+// longest is the longest time that the loop counts with: what is meant as endless is held
+// to it, so that no sum of times overflows.
+const longest = 10 * 365 * 24 * time.Hour
+
 // withDefaults fills in and checks. Errors name the field and say what it takes.
 func (c Config) withDefaults() (Config, error) {
 	c.Batch = cmp.Or(c.Batch, 100)
@@ -66,6 +72,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Node == "" || len(c.Node) > 512 {
 		return c, fmt.Errorf("Node has %d bytes: give 1 to 512", len(c.Node))
 	}
+	if !utf8.ValidString(c.Node) || strings.ContainsRune(c.Node, 0) {
+		return c, fmt.Errorf("Node is %q: give UTF-8 without NUL", c.Node)
+	}
 	if c.Sink == nil {
 		return c, fmt.Errorf("Sink is nil: say where messages go")
 	}
@@ -86,14 +95,16 @@ func (c Config) withDefaults() (Config, error) {
 			return c, fmt.Errorf("%s is %d: give 1 or more", name, counts[name])
 		}
 	}
-	times := map[string]time.Duration{
-		"Tick": c.Tick, "DeliveryTimeout": c.DeliveryTimeout, "DrainTimeout": c.DrainTimeout,
-		"CallTimeout": c.CallTimeout, "RescueEvery": c.RescueEvery, "HeartbeatEvery": c.HeartbeatEvery,
+	c.PruneEvery = min(c.PruneEvery, longest)
+	times := map[string]*time.Duration{
+		"Tick": &c.Tick, "DeliveryTimeout": &c.DeliveryTimeout, "DrainTimeout": &c.DrainTimeout,
+		"CallTimeout": &c.CallTimeout, "RescueEvery": &c.RescueEvery, "HeartbeatEvery": &c.HeartbeatEvery,
 	}
 	for _, name := range slices.Sorted(maps.Keys(times)) {
-		if times[name] <= 0 {
-			return c, fmt.Errorf("%s is %v: give more than 0", name, times[name])
+		if *times[name] <= 0 {
+			return c, fmt.Errorf("%s is %v: give more than 0", name, *times[name])
 		}
+		*times[name] = min(*times[name], longest)
 	}
 	return c, nil
 }

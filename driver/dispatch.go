@@ -13,9 +13,9 @@ import (
 // item is a claimed message on its way through the process.
 type item struct {
 	Message
-	bytes int64  // its part of the budget, until it leaves the book
-	queue *queue // where it is delivered
-	err   error  // what became of the delivery; read once it is in dispatcher.results
+	bytes   int64  // its part of the budget, until it leaves the book
+	queue   *queue // where it is delivered
+	outcome        // of the delivery; read once it is in dispatcher.results
 
 	lost    atomic.Bool  // the claim is no longer ours: not worth delivering any more
 	leased  atomic.Int64 // until when the lease surely holds, in dispatcher.clock time
@@ -27,6 +27,7 @@ var (
 	errLost     = errors.New("the claim was lost")
 	errStopping = errors.New("the node is stopping")
 	errStale    = errors.New("the lease may have run out before the delivery began")
+	errGone     = errors.New("the sink ended its goroutine")
 )
 
 // dispatcher hands messages to sinks. Each sink has a queue, bounded, and a number of
@@ -173,40 +174,51 @@ func (q *queue) finish(it *item) *item {
 	return q.take()
 }
 
+// deliver delivers a message, and then others, as long as there is one for its slot.
 func (q *queue) deliver(it *item) {
-	defer q.d.running.Done()
+	defer func() {
+		if it != nil { // by runtime.Goexit: the slot goes on in another goroutine
+			it.outcome = judge(errGone)
+			if it = q.finish(it); it != nil {
+				go q.deliver(it)
+				return
+			}
+		}
+		q.d.running.Done()
+	}()
 	for it != nil {
-		it.err = q.d.call(q.sink, it)
+		it.outcome = q.d.call(q.sink, it)
 		it = q.finish(it)
 	}
 }
 
-// call delivers one message, under the time-out. A sink that panics has failed.
-func (d *dispatcher) call(sink Sink, it *item) (err error) {
+// call delivers one message, under the time-out. A sink that panics has failed; so has
+// one whose error panics when it is read.
+func (d *dispatcher) call(sink Sink, it *item) (o outcome) {
 	ctx, cancel := context.WithCancelCause(d.ctx)
 	defer cancel(nil)
 	it.cancel.Store(&cancel)
 	switch {
 	case it.lost.Load():
-		return Undelivered(errLost)
+		return judge(Undelivered(errLost))
 	case d.ctx.Err() != nil:
-		return Undelivered(errStopping)
+		return judge(Undelivered(errStopping))
 	case d.clock() >= it.leased.Load():
-		return Undelivered(errStale)
+		return judge(Undelivered(errStale))
 	}
 	ctx, done := context.WithTimeout(ctx, d.timeout)
 	defer done()
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("the sink panicked: %v\n%s", p, debug.Stack())
+			o = judge(fmt.Errorf("the sink panicked: %v\n%s", p, debug.Stack()))
 		}
 	}()
 	it.started.Store(d.clock())
-	err = sink.Deliver(ctx, it.Message)
-	if judge(err) == again && d.ctx.Err() != nil {
-		err = Undelivered(err) // this node's stop interrupted it: no fault of the message
+	o = judge(sink.Deliver(ctx, it.Message))
+	if o.verdict == again && d.ctx.Err() != nil {
+		o.verdict = untried // this node's stop interrupted it: no fault of the message
 	}
-	return err
+	return o
 }
 
 // lose stops the delivery of a message whose claim is no longer ours.

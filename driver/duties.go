@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
 
@@ -19,41 +20,54 @@ const never = int64(1) << 62
 func (l *loop) attend(ctx context.Context) {
 	l.due(ctx, &l.duties.extend, l.lease/4, l.extend)
 	l.due(ctx, &l.duties.rescue, l.config.RescueEvery, func(ctx context.Context) error {
-		pending, failed, err := Rescue(ctx, l.db, 1000)
+		pending, failed, err := Rescue(ctx, l.db, chunk)
 		if pending+failed > 0 {
 			l.log.Warn("leases had run out", "pending_again", pending, "failed", failed)
+		}
+		if pending+failed == chunk { // there are more
+			l.duties.rescue = l.clock() + int64(l.config.Tick)
 		}
 		return err
 	})
 	l.due(ctx, &l.duties.heartbeat, l.config.HeartbeatEvery, func(ctx context.Context) error {
-		if !l.live {
-			l.duties.heartbeat = never
-			return nil
-		}
-		h := Heartbeat{Node: l.config.Node, Shards: l.shards, InFlightBytes: l.budget.Usage()}
-		if l.control.Paused() {
-			h.Paused = l.control.Reason().String()
-		}
-		return Beat(ctx, l.db, h)
+		return Beat(ctx, l.db, Heartbeat{
+			Node: l.config.Node, Shards: l.shards, Paused: l.holding(), InFlightBytes: l.budget.Usage(),
+		})
 	})
 	l.due(ctx, &l.duties.prune, l.config.PruneEvery, func(ctx context.Context) error {
-		if l.config.PruneEvery < 0 || l.draining {
-			l.duties.prune = never
-			return nil
-		}
-		n, err := Prune(ctx, l.db, pruneChunk)
-		if n == pruneChunk { // there is more
+		n, err := Prune(ctx, l.db, chunk)
+		if n == chunk { // there is more
 			l.duties.prune = l.clock() + int64(l.config.Tick)
 		}
 		return err
 	})
 }
 
-const pruneChunk = 1000
+// chunk is how many rows one call of a duty works on at most.
+const chunk = 1000
 
-// due does a duty if it is time for it. Its next time is set before it is done, so that
-// it can set another.
+// holding says why the node does not claim; empty while it does.
+func (l *loop) holding() string {
+	switch {
+	case l.draining:
+		return "draining"
+	case l.control.Paused():
+		return l.control.Reason().String()
+	case l.room() <= 0:
+		return "queues full"
+	default:
+		return ""
+	}
+}
+
+// due does a duty if it is time for it; with a negative every, never. Its next time is set
+// before it is done, so that it can set another. A duty that could be done does not end the
+// growth of the pauses: it may have had nothing to ask the database for.
 func (l *loop) due(ctx context.Context, at *int64, every time.Duration, do func(context.Context) error) {
+	if every < 0 {
+		*at = never
+		return
+	}
 	now := l.clock()
 	if now < *at || now < l.retryAt {
 		if *at < l.retryAt {
@@ -61,10 +75,12 @@ func (l *loop) due(ctx context.Context, at *int64, every time.Duration, do func(
 		}
 		return
 	}
-	*at = now + int64(jitter(max(every, time.Millisecond)))
+	*at = now + int64(jitter(every))
 	call, cancel := context.WithTimeout(ctx, l.config.CallTimeout)
 	defer cancel()
-	l.failed(ctx, do(call))
+	if err := do(call); err != nil {
+		l.failed(ctx, err)
+	}
 }
 
 // extend lets the leases of what is in flight run on, but for deliveries that have
@@ -96,4 +112,29 @@ func (l *loop) extend(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// failed notes an error of the database, if there is one: the next call waits, longer
+// each time, but not so long that leases run out meanwhile. Once ends by it.
+func (l *loop) failed(ctx context.Context, err error) bool {
+	if err == nil {
+		l.backoff = 0
+		return false
+	}
+	if ctx.Err() != nil {
+		return true
+	}
+	l.backoff = min(max(2*l.backoff, 100*time.Millisecond), l.lease/4, 10*time.Second)
+	pause := jitter(l.backoff)
+	l.retryAt = l.clock() + int64(pause)
+	l.log.Warn("the database failed a call", "error", err, "retry_in", pause.Round(time.Millisecond))
+	if !l.live && l.ending == nil {
+		l.ending = err
+	}
+	return true
+}
+
+// jitter spreads a duration by a fifth to both sides.
+func jitter(d time.Duration) time.Duration {
+	return d - d/5 + rand.N(2*d/5+1)
 }

@@ -17,30 +17,34 @@ const (
 	untried
 )
 
-// judge reads a delivery's error as the Sink interface defines it.
-func judge(err error) verdict {
-	var permanent *permanentError
-	var undelivered *undeliveredError
-	switch {
-	case err == nil:
-		return done
-	case errors.As(err, &undelivered), errors.Is(err, ErrSinkClosed):
-		return untried
-	case errors.As(err, &permanent):
-		return failed
-	default:
-		return again
-	}
+// outcome is what a delivery came to. It is read off the sink's error once, by the
+// goroutine that got it: an error can have methods, and what they do is the sink's doing.
+type outcome struct {
+	verdict verdict
+	err     error          // nil: delivered
+	reason  string         // its text
+	delay   *time.Duration // of RetryAfter
+	closed  bool           // the sink takes no message any more
 }
 
-// failure writes a delivery's error as the settle call takes it.
-func failure(it *item) Failure {
-	f := Failure{Ref: it.Ref(), Reason: it.err.Error()}
-	var after *retryAfterError
-	if errors.As(it.err, &after) {
-		f.Delay = &after.delay
+// judge reads a delivery's error as the Sink interface defines it.
+func judge(err error) outcome {
+	if err == nil {
+		return outcome{verdict: done}
 	}
-	return f
+	o := outcome{verdict: again, err: err, reason: err.Error(), closed: errors.Is(err, ErrSinkClosed)}
+	var permanent *permanentError
+	var undelivered *undeliveredError
+	var after *retryAfterError
+	switch {
+	case o.closed || errors.As(err, &undelivered):
+		o.verdict = untried
+	case errors.As(err, &permanent):
+		o.verdict = failed
+	case errors.As(err, &after):
+		o.delay = &after.delay
+	}
+	return o
 }
 
 // flush settles what has been delivered, one call for each verdict. What a call fails
@@ -51,8 +55,7 @@ func (l *loop) flush(ctx context.Context) {
 	}
 	var by [untried + 1][]*item
 	for _, it := range l.results {
-		v := judge(it.err)
-		by[v] = append(by[v], it)
+		by[it.verdict] = append(by[it.verdict], it)
 	}
 	l.results = l.results[:0]
 	l.settle(ctx, by[done], &l.stats.done, func(ctx context.Context, items []*item) ([]int64, error) {
@@ -80,9 +83,9 @@ func (l *loop) settle(ctx context.Context, items []*item, count interface{ Add(i
 		l.results = append(l.results, items...)
 		return
 	}
-	timed, cancel := context.WithTimeout(ctx, l.config.CallTimeout)
+	asked, cancel := patient(ctx, l.config.CallTimeout)
 	defer cancel()
-	ids, err := call(timed, items)
+	ids, err := call(asked, items)
 	if l.failed(ctx, err) {
 		l.results = append(l.results, items...)
 		return
@@ -93,13 +96,21 @@ func (l *loop) settle(ctx context.Context, items []*item, count interface{ Add(i
 	}
 	count.Add(int64(len(ids)))
 	for _, it := range items {
-		if !settled[it.ID] {
+		ours := settled[it.ID]
+		settled[it.ID] = false // an older claim of the same message was lost
+		if it.verdict != untried {
+			l.progress = true
+		} else if ours {
+			l.refused = it.err
+			l.again, l.some = false, false // not at once again: it would be refused again
+		}
+		if !ours {
 			l.stats.lost.Add(1)
 			l.log.Warn("lost a claim: claimed anew, cancelled, or settled elsewhere",
 				"id", it.ID, "namespace", it.Namespace, "dispatch_key", it.DispatchKey)
 		} else if it.err != nil {
 			l.log.Debug("not delivered", "id", it.ID, "namespace", it.Namespace, "dispatch_key", it.DispatchKey,
-				"attempt", it.Attempt, "error", cleanReason(it.err.Error()))
+				"attempt", it.Attempt, "error", cleanReason(it.reason))
 		}
 		l.leave(it)
 	}
@@ -116,14 +127,18 @@ func refsOf(items []*item) []Ref {
 func failuresOf(items []*item) []Failure {
 	failures := make([]Failure, len(items))
 	for i, it := range items {
-		failures[i] = failure(it)
+		failures[i] = Failure{Ref: it.Ref(), Reason: it.reason, Delay: it.delay}
 	}
 	return failures
 }
 
 func (l *loop) beginDrain() {
+	if l.draining {
+		return
+	}
 	l.draining = true
 	l.drainAt = l.clock() + int64(l.config.DrainTimeout)
+	l.duties.heartbeat = 0
 	l.log.Info("draining", "in_flight", len(l.book))
 }
 
@@ -135,7 +150,7 @@ func (l *loop) withdraw() {
 		waiting = append(waiting, q.withdraw()...)
 	}
 	for _, it := range append(waiting, l.sink.withdraw()...) {
-		it.err = Undelivered(errStopping)
+		it.outcome = judge(Undelivered(errStopping))
 		l.results = append(l.results, it)
 	}
 }
@@ -144,13 +159,21 @@ func (l *loop) withdraw() {
 // settle calls.
 const grace = 5 * time.Second
 
+// patient is a context for a call that changes who owns messages: where ctx ends under
+// way, the call still has a while to come back and say what it did. Cut off, a claim would
+// leave messages to their leases that nobody works on.
+func patient(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
+	return call, func() {
+		stop()
+		cancel()
+	}
+}
+
 // end stops what still runs, releases all that is left, and says why it ended.
 func (l *loop) end(ctx context.Context) error {
-	aborted := ctx.Err() != nil
-	reason := l.ending
-	if aborted {
-		reason = context.Cause(ctx)
-	}
+	cause := context.Cause(ctx)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	l.withdraw()
@@ -160,13 +183,18 @@ func (l *loop) end(ctx context.Context) error {
 	if stuck {
 		for _, it := range l.unanswered() {
 			// The delivery still reads the item: what it returns is nobody's any more.
-			l.results = append(l.results, &item{Message: it.Message, bytes: it.bytes, err: Undelivered(errStopping)})
+			l.results = append(l.results, &item{Message: it.Message, bytes: it.bytes, outcome: judge(Undelivered(errStopping))})
 		}
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
 	}
 	l.retryAt = 0
-	l.flush(ctx)
+	for l.flush(ctx); len(l.results) > 0 && ctx.Err() == nil; l.flush(ctx) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(l.retryAt - l.clock())):
+		}
+	}
 	for _, it := range l.book {
 		l.log.Warn("abandoned a message: it is due again when its lease has run out", "id", it.ID, "dispatch_key", it.DispatchKey)
 		l.leave(it)
@@ -175,6 +203,10 @@ func (l *loop) end(ctx context.Context) error {
 		l.failed(ctx, Leave(ctx, l.db, l.config.Node))
 	}
 	l.log.Info("ended", "done", l.stats.done.Load(), "released", l.stats.released.Load())
+	reason := l.ending
+	if cause != nil {
+		reason = cause
+	}
 	if stuck {
 		return errors.Join(reason, fmt.Errorf("a sink still works %v after it was told to stop", grace))
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +25,7 @@ type Sweeper struct {
 
 	drain     chan struct{}
 	drainOnce sync.Once
+	used      atomic.Bool
 }
 
 // NewSweeper makes a node. db is best a pool of two connections or more; it stays the
@@ -57,8 +57,10 @@ func (s *Sweeper) Run(ctx context.Context) error { return s.sweep(ctx, true, 0) 
 // Once sweeps until a claim that was made with nothing in flight comes back empty, or,
 // with maxSweeps above 0, for that many claims; then it finishes what is in flight. It is
 // no live node: it sends no heartbeats. Otherwise as [Sweeper.Run], but an error of the
-// database ends it.
+// database ends it, and so does a sink that hands back all that a claim brought as
+// [Undelivered]: the next claim would bring the same again.
 func (s *Sweeper) Once(ctx context.Context, maxSweeps int) error {
+	s.config.HeartbeatEvery = -1
 	return s.sweep(ctx, false, maxSweeps)
 }
 
@@ -95,7 +97,7 @@ func (s *Sweeper) Stats() Stats {
 type loop struct {
 	*Sweeper
 	log      *slog.Logger
-	live     bool // a live node: heartbeats, prunes
+	live     bool // a live node, that goes on: Run, not Once
 	most     int  // claims, 0: any number
 	shards   []int32
 	lease    time.Duration
@@ -113,6 +115,8 @@ type loop struct {
 	again    bool  // the last claim came back full: sweep as soon as there is room
 	some     bool  // it brought some: sweep as soon as they are settled, a ceiling may have held more back
 	emptied  bool  // the last claim was empty, and nothing was in flight
+	progress bool  // since the last claim with nothing in flight, a message has been tried
+	refused  error // since then, a sink has handed a message back
 	retryAt  int64 // the database failed: no call before this
 	backoff  time.Duration
 	duties   duties
@@ -122,12 +126,23 @@ type loop struct {
 }
 
 func (s *Sweeper) sweep(ctx context.Context, live bool, maxSweeps int) error {
+	if s.used.Swap(true) {
+		return errors.New("sweeper: it has run already, make another")
+	}
 	l, err := s.newLoop(ctx, live, maxSweeps)
 	if err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		return err
 	}
 	l.log.Info("sweeping", "shards", len(l.shards), "lease", l.lease)
 	for ctx.Err() == nil {
+		select {
+		case <-l.drain:
+			l.beginDrain()
+		default:
+		}
 		l.collect()
 		l.handOn()
 		l.flush(ctx)
@@ -164,17 +179,21 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 	}
 	ask, cancel := context.WithTimeout(ctx, c.CallTimeout)
 	defer cancel()
-	rows, err := s.db.Query(ask, `select extract(epoch from s.lease)::float8, outbox.all_shards() from outbox.settings() as s`)
+	rows, err := s.db.Query(ask, `select extract(epoch from s.lease)::float8, s.max_batch, outbox.all_shards() from outbox.settings() as s`)
 	if err != nil {
 		return nil, wrap("read the settings", err)
 	}
 	var seconds float64
+	var maxBatch int
 	var shards []int32
 	_, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (struct{}, error) {
-		return struct{}{}, row.Scan(&seconds, &shards)
+		return struct{}{}, row.Scan(&seconds, &maxBatch, &shards)
 	})
 	if err != nil {
 		return nil, wrap("read the settings", err)
+	}
+	if c.Batch > maxBatch {
+		return nil, fmt.Errorf("Batch is %d: the outbox gives up to %d (max_batch)", c.Batch, maxBatch)
 	}
 	for _, shard := range c.Shards {
 		if shard < 0 || int(shard) >= len(shards) {
@@ -219,7 +238,7 @@ func (l *loop) mayClaim() bool {
 
 // early reports whether the next sweep need not wait for its time.
 func (l *loop) early() bool {
-	return l.again && l.room() >= (l.config.Batch+1)/2 || l.some && len(l.book) == 0
+	return l.again && l.room() >= (min(l.config.Batch, l.config.Queue)+1)/2 || l.some && len(l.book) == 0
 }
 
 // room is how many rows a claim may bring: what the emptiest queue takes. Where they
@@ -251,7 +270,7 @@ func (l *loop) claim(ctx context.Context) {
 	before := l.clock()
 	want := l.room()
 	idle := len(l.book) == 0
-	call, cancel := context.WithTimeout(ctx, l.config.CallTimeout)
+	call, cancel := patient(ctx, l.config.CallTimeout)
 	defer cancel()
 	messages, err := Claim(call, l.db, ClaimRequest{Node: l.config.Node, Shards: l.shards, Batch: want, MaxBytes: left})
 	if l.failed(ctx, err) {
@@ -259,8 +278,10 @@ func (l *loop) claim(ctx context.Context) {
 	}
 	l.stats.sweeps.Add(1)
 	l.stats.claimed.Add(int64(len(messages)))
-	l.again, l.some = len(messages) == want, len(messages) > 0
-	l.emptied = idle && len(messages) == 0
+	l.again, l.some = len(messages) == want, len(messages) > 0 || l.some && !idle
+	if idle {
+		l.emptied, l.progress, l.refused = len(messages) == 0, false, nil
+	}
 	for i := range messages {
 		it := &item{Message: messages[i], bytes: int64(len(messages[i].Payload)), queue: l.sink}
 		if q, ok := l.routes[it.TaskQueue]; ok {
@@ -282,7 +303,7 @@ func (l *loop) handOn() {
 	kept := l.stash[:0]
 	for _, it := range l.stash {
 		if it.lost.Load() {
-			it.err = Undelivered(errLost)
+			it.outcome = judge(Undelivered(errLost))
 			l.results = append(l.results, it)
 		} else if !it.queue.offer(it) {
 			kept = append(kept, it)
@@ -296,7 +317,7 @@ func (l *loop) handOn() {
 func (l *loop) collect() {
 	for _, it := range l.dispatch.collect() {
 		it.Payload = nil // it was handed on; do not keep it until it is settled
-		if errors.Is(it.err, ErrSinkClosed) && l.ending == nil {
+		if it.closed && l.ending == nil {
 			l.ending = it.err
 			l.log.Error("a sink is closed: ending", "error", it.err)
 		}
@@ -311,6 +332,9 @@ func (l *loop) collect() {
 func (l *loop) over() bool {
 	if l.live {
 		return l.ending != nil
+	}
+	if l.ending == nil && len(l.book) == 0 && !l.progress {
+		l.ending = l.refused
 	}
 	return l.ending != nil || l.emptied || l.most > 0 && l.stats.sweeps.Load() >= int64(l.most)
 }
@@ -355,33 +379,7 @@ func (l *loop) wait(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 	case <-drain:
-		l.beginDrain()
 	case <-l.dispatch.wake:
 	case <-timer.C:
 	}
-}
-
-// failed notes an error of the database, if there is one: the next call waits, longer
-// each time. Once ends by it.
-func (l *loop) failed(ctx context.Context, err error) bool {
-	if err == nil {
-		l.backoff = 0
-		return false
-	}
-	if ctx.Err() != nil {
-		return true
-	}
-	l.backoff = min(max(2*l.backoff, 100*time.Millisecond), 10*time.Second)
-	pause := jitter(l.backoff)
-	l.retryAt = l.clock() + int64(pause)
-	l.log.Warn("the database failed a call", "error", err, "retry_in", pause.Round(time.Millisecond))
-	if !l.live && l.ending == nil {
-		l.ending = err
-	}
-	return true
-}
-
-// jitter spreads a duration by a fifth to both sides.
-func jitter(d time.Duration) time.Duration {
-	return d - d/5 + rand.N(2*d/5+1)
 }
