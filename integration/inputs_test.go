@@ -108,7 +108,7 @@ func TestSessionSettings(t *testing.T) {
 		{"DateStyle": "SQL, DMY", "IntervalStyle": "sql_standard", "bytea_output": "escape", "TimeZone": "America/New_York"},
 		{"DateStyle": "German", "IntervalStyle": "iso_8601", "extra_float_digits": "-15", "TimeZone": "Asia/Kathmandu"},
 		{"DateStyle": "Postgres, MDY", "IntervalStyle": "postgres_verbose", "array_nulls": "off", "transform_null_equals": "on"},
-		{"quote_all_identifiers": "on", "enable_indexscan": "off", "enable_nestloop": "off"},
+		{"quote_all_identifiers": "on", "enable_indexscan": "off", "enable_sort": "off"},
 		{"idle_in_transaction_session_timeout": "5s", "search_path": "", "default_transaction_deferrable": "on"},
 		{"idle_in_transaction_session_timeout": "1d", "plan_cache_mode": "force_custom_plan", "row_security": "off"},
 	} {
