@@ -104,13 +104,14 @@ begin
 
   -- 4. Which rows.
   if v_names is not null then
-    select array_agg(p.id order by p.n), array_agg(p.tid order by p.n), array_agg(p.namespace order by p.n),
-           array_agg(p.task_queue order by p.n), array_agg(p.routes order by p.n), array_agg(p.shard order by p.n),
-           array_agg(p.visible_after order by p.n), array_agg(p.attempt order by p.n),
-           array_agg(p.payload_bytes order by p.n), array_agg(p.pass order by p.n), max(p.rank)
+    select array_agg(p.id), array_agg(p.tid), array_agg(p.namespace), array_agg(p.task_queue), array_agg(p.routes),
+           array_agg(p.shard), array_agg(p.visible_after), array_agg(p.attempt), array_agg(p.payload_bytes),
+           array_agg(p.pass), max(p.rank)
     into v_id, v_tid, v_of, v_queue, v_routes, v_shard, v_after, v_attempt, v_bytes, v_pass, v_rank
-    from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_held, v_next, claim_fair.batch,
-                           claim_fair.max_bytes, case when v_full then v_round end, v_now, true, v_config) as p;
+    from (select p.*
+          from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_held, v_next, claim_fair.batch,
+                                 claim_fair.max_bytes, case when v_full then v_round end, v_now, true, v_config) as p
+          order by p.n) as p;
   end if;
 
   -- 5. Where the next claim goes on: behind the last namespace that the walk came to,

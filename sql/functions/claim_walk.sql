@@ -79,7 +79,8 @@ begin
                (select t.task_queue from outbox.route as t
                 where t.namespace = w.namespace and t.node = claim_walk.node),
                (select t.task_queue from outbox.route as t
-                where t.namespace = w.namespace order by t.served_at desc limit 1), '') as after) as s
+                where t.namespace = w.namespace order by t.served_at desc limit 1), '') as after
+               offset 0) as s -- apart, for the next call to be inlined
        cross join lateral (
          select x.n, x.task_queue from outbox.walk_routes(w.namespace, s.after) as x
          limit (claim_walk.config).max_routes

@@ -435,7 +435,8 @@ begin
                (select t.task_queue from outbox.route as t
                 where t.namespace = w.namespace and t.node = claim_walk.node),
                (select t.task_queue from outbox.route as t
-                where t.namespace = w.namespace order by t.served_at desc limit 1), '') as after) as s
+                where t.namespace = w.namespace order by t.served_at desc limit 1), '') as after
+               offset 0) as s -- apart, for the next call to be inlined
        cross join lateral (
          select x.n, x.task_queue from outbox.walk_routes(w.namespace, s.after) as x
          limit (claim_walk.config).max_routes
@@ -585,7 +586,8 @@ begin
                 (select t.task_queue from outbox.route as t
                  where t.namespace = u.namespace and t.node = claim_pick.node),
                 (select t.task_queue from outbox.route as t
-                 where t.namespace = u.namespace order by t.served_at desc limit 1), '') as after) as s
+                 where t.namespace = u.namespace order by t.served_at desc limit 1), '') as after
+              offset 0) as s -- apart, for the next call to be inlined
         cross join lateral (
           select x.n, x.task_queue from outbox.walk_routes(u.namespace, s.after) as x
           limit (claim_pick.config).max_routes
@@ -873,13 +875,14 @@ begin
 
   -- 4. Which rows.
   if v_names is not null then
-    select array_agg(p.id order by p.n), array_agg(p.tid order by p.n), array_agg(p.namespace order by p.n),
-           array_agg(p.task_queue order by p.n), array_agg(p.routes order by p.n), array_agg(p.shard order by p.n),
-           array_agg(p.visible_after order by p.n), array_agg(p.attempt order by p.n),
-           array_agg(p.payload_bytes order by p.n), array_agg(p.pass order by p.n), max(p.rank)
+    select array_agg(p.id), array_agg(p.tid), array_agg(p.namespace), array_agg(p.task_queue), array_agg(p.routes),
+           array_agg(p.shard), array_agg(p.visible_after), array_agg(p.attempt), array_agg(p.payload_bytes),
+           array_agg(p.pass), max(p.rank)
     into v_id, v_tid, v_of, v_queue, v_routes, v_shard, v_after, v_attempt, v_bytes, v_pass, v_rank
-    from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_held, v_next, claim_fair.batch,
-                           claim_fair.max_bytes, case when v_full then v_round end, v_now, true, v_config) as p;
+    from (select p.*
+          from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_held, v_next, claim_fair.batch,
+                                 claim_fair.max_bytes, case when v_full then v_round end, v_now, true, v_config) as p
+          order by p.n) as p;
   end if;
 
   -- 5. Where the next claim goes on: behind the last namespace that the walk came to,
