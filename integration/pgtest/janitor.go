@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/user"
@@ -17,7 +18,7 @@ import (
 )
 
 //go:embed janitor.sh
-var janitorScript string
+var janitorScript []byte
 
 // janitor is the process that runs PostgreSQL and outlives this one for as long
 // as it takes to clean up. It lives in a session of its own, out of the reach of
@@ -33,6 +34,10 @@ type janitor struct {
 
 // startJanitor starts the janitor of dir for the server binaries in bin.
 func startJanitor(dir, bin string, user *syscall.Credential) (*janitor, error) {
+	script := filepath.Join(dir, "janitor.sh")
+	if err := os.WriteFile(script, janitorScript, 0o644); err != nil {
+		return nil, err
+	}
 	stdin, commands, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -44,7 +49,7 @@ func startJanitor(dir, bin string, user *syscall.Credential) (*janitor, error) {
 	}
 	defer stdout.Close()
 
-	cmd := exec.Command("sh", "-c", janitorScript, "janitor", dir, bin)
+	cmd := exec.Command("sh", script, dir, bin)
 	cmd.Dir = dir
 	cmd.Stdin, cmd.Stdout = stdin, stdout
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: user}
@@ -120,10 +125,11 @@ func serverUser() (*syscall.Credential, error) {
 }
 
 // makeDir makes a directory that belongs to the server's user. Where that user
-// cannot come to the temporary directory, it is made below /tmp.
+// may not come to the temporary directory or remove things from it, it is made
+// below /tmp.
 func makeDir(as *syscall.Credential) (string, error) {
 	base := os.TempDir()
-	if as != nil && !openToAll(base) {
+	if as != nil && !public(base) {
 		base = "/tmp"
 	}
 	dir, err := os.MkdirTemp(base, "fairclaim-postgres-")
@@ -136,15 +142,15 @@ func makeDir(as *syscall.Credential) (string, error) {
 	return dir, nil
 }
 
-// openToAll reports whether every user may search dir and the directories above it.
-func openToAll(dir string) bool {
+// public reports whether every user may write to dir and search the directories above it.
+func public(dir string) bool {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return false
 	}
-	for {
+	for needed := fs.FileMode(0o003); ; needed = 0o001 {
 		info, err := os.Stat(dir)
-		if err != nil || info.Mode().Perm()&0o001 == 0 {
+		if err != nil || info.Mode().Perm()&needed != needed {
 			return false
 		}
 		if dir == filepath.Dir(dir) {

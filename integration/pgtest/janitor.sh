@@ -9,6 +9,13 @@ dir=$1 bin=$2 server='' keep=''
 # A signal ends the wait for input instead of this process, and so cleans up.
 trap : HUP INT TERM PIPE
 
+init() {
+	rm -rf "$dir/data"
+	"$bin/initdb" -D "$dir/data" --username=postgres --pwfile="$dir/password" --no-sync \
+		--encoding=UTF8 --locale="$1" --auth-local=trust --auth-host=scram-sha-256
+}
+
+# Files tell the writer how the server fares: pid while it runs, exit after that.
 start() {
 	rm -f "$dir/pid" "$dir/exit"
 	{
@@ -16,18 +23,14 @@ start() {
 		echo $! >"$dir/pid"
 		wait $!
 		echo $? >"$dir/exit"
-	} </dev/null >>"$dir/log" 2>&1 &
+	} &
 	server=$!
 	until [ -s "$dir/pid" ]; do sleep 0.01; done
 }
 
 while read -r command; do
 	case $command in
-	init)
-		"$bin/initdb" -D "$dir/data" --username=postgres --pwfile="$dir/password" \
-			--encoding=UTF8 --locale=C.UTF-8 --auth-local=trust --auth-host=scram-sha-256 --no-sync ||
-			{ rm -rf "$dir/data" && "$bin/initdb" -D "$dir/data" --username=postgres --pwfile="$dir/password" \
-				--encoding=UTF8 --locale=C --auth-local=trust --auth-host=scram-sha-256 --no-sync; } ;;
+	init) init C.UTF-8 || init C ;; # not every system knows C.UTF-8
 	start) start ;;
 	keep) keep=yes ;;
 	*) false ;;
@@ -36,7 +39,9 @@ while read -r command; do
 done
 
 [ "$keep" ] && exit
-if [ "$server" ]; then
-	kill -QUIT "$(cat "$dir/pid")" && wait "$server"
-fi
+if [ "$server" ] && ! [ -e "$dir/exit" ]; then
+	kill -QUIT "$(cat "$dir/pid")"
+	kill -CONT "$(cat "$dir/pid")" # it may have been stopped
+	wait "$server"
+fi 2>/dev/null
 cd / && rm -rf "$dir"
