@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/fairclaim/fairclaim/driver"
 )
 
@@ -68,20 +70,26 @@ func (a *app) fail(err error) int {
 	if errors.As(err, &hinted) {
 		hint = hinted.hint
 	}
-	if errors.As(err, &wrong) {
+	var pg *pgconn.PgError
+	text := err.Error()
+	if errors.As(err, &pg) && strings.HasPrefix(pg.Code, "OB") { // raised for a person to read
+		text = strings.Replace(text, pg.Error(), pg.Message, 1)
+	}
+	switch {
+	case errors.As(err, &wrong):
 		code, hint = exitUsage, wrong.hint
-	} else if errors.Is(err, driver.ErrBadArgument) {
+	case errors.Is(err, driver.ErrBadArgument), pg != nil && pg.Code == "OB001":
 		code = exitUsage
 	}
 	if a.jsonLog {
 		if hint == "" {
-			a.log.Error(err.Error())
+			a.log.Error(text)
 		} else {
-			a.log.Error(err.Error(), "hint", hint)
+			a.log.Error(text, "hint", hint)
 		}
 		return code
 	}
-	fmt.Fprintf(a.stderr, "sweep: %s\n", visible(err.Error()))
+	fmt.Fprintf(a.stderr, "sweep: %s\n", visible(text))
 	if hint != "" {
 		fmt.Fprintf(a.stderr, "  %s\n", visible(hint))
 	}

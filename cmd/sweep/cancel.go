@@ -86,7 +86,7 @@ func (c *cancelCmd) Run(ctx context.Context, a *app) error {
 			r.Cancelled++
 		}
 	}
-	return a.printKeys(r.Keys, c.JSON, r, "cancelled")
+	return a.printKeys(r.Keys, c.JSON, r, "cancelled", "cancelled")
 }
 
 // cancelKeys gives an answer for each key, in their order.
@@ -122,7 +122,7 @@ func cancelKeys(ctx context.Context, tx pgx.Tx, keys []string) ([]keyResult, err
 
 // namespace cancels a namespace's messages in chunks.
 func (c *cancelCmd) namespace(ctx context.Context, a *app) error {
-	if err := a.confirm(ctx, c.Yes, fmt.Sprintf("Cancel the messages of namespace %q that are not settled?", c.Namespace)); err != nil {
+	if err := a.confirm(ctx, c.Yes, fmt.Sprintf("cancel all that is pending and claimed of namespace %q", c.Namespace)); err != nil {
 		return err
 	}
 	return a.withConn(ctx, func(conn *pgx.Conn) error {

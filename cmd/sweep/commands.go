@@ -19,6 +19,8 @@ type commands struct {
 
 	Migrate migrateCmd `cmd:"" help:"Install the schema, bring it up to date, or take it back."`
 	Enqueue enqueueCmd `cmd:"" help:"Enqueue messages from NDJSON."`
+	Once    onceCmd    `cmd:"" help:"Deliver what is due, and end: for cron."`
+	Run     runCmd     `cmd:"" help:"Claim and deliver until told to stop."`
 	Status  statusCmd  `cmd:"" help:"Show backlog, nodes, what is paused and what keeps dead rows alive."`
 	Explain explainCmd `cmd:"" help:"Show what a claim would do now, and why."`
 	Why     whyCmd     `cmd:"" help:"Show where one message stands, and what holds it back."`

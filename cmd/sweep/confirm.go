@@ -11,16 +11,16 @@ import (
 	"golang.org/x/term"
 )
 
-// confirm asks a question on a terminal, unless yes says the answer. Where there is
-// no terminal to ask on, only yes will do.
-func (a *app) confirm(ctx context.Context, yes bool, question string) error {
+// confirm lets a person think again about what a command would do, unless yes says
+// that it is meant. Where there is no terminal to ask on, only yes will do.
+func (a *app) confirm(ctx context.Context, yes bool, what string) error {
 	if yes {
 		return nil
 	}
 	if !isTerminal(a.stdin) {
-		return usage("%s Say so with --yes", question)
+		return usage("this would %s: confirm it with --yes", what)
 	}
-	fmt.Fprintf(a.stderr, "%s [y/N] ", visible(question))
+	fmt.Fprintf(a.stderr, "This will %s. Go on? [y/N] ", visible(what))
 	answer := make(chan string, 1)
 	go func() { // ends with the process: a read from a terminal cannot be called off
 		line, _ := bufio.NewReader(a.stdin).ReadString('\n')

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,7 +118,7 @@ func connectError(ctx context.Context, config *pgx.ConnConfig, err error) error 
 		cause = fmt.Sprintf("no answer in %v", config.ConnectTimeout)
 	}
 	return withHint(fmt.Errorf("cannot connect to database %q at %s as user %q: %s",
-		config.Database, addresses(config), config.User, cause), "%s", hint)
+		cmp.Or(config.Database, config.User), addresses(config), config.User, cause), "%s", hint)
 }
 
 func addresses(config *pgx.ConnConfig) string {

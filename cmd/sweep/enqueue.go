@@ -146,7 +146,7 @@ func (l *loader) load(ctx context.Context, conn *pgx.Conn, files []string) error
 	defer tx.Rollback(context.WithoutCancel(ctx)) // after a commit it does nothing
 	err = l.pump(ctx, lines, func(ctx context.Context, batch []driver.NewMessage) (found []driver.Enqueued, err error) {
 		err = pgx.BeginFunc(ctx, tx, func(savepoint pgx.Tx) error {
-			found, err = driver.EnqueueBatch(ctx, savepoint, batch)
+			found, err = enqueueAll(ctx, savepoint, batch)
 			return err
 		})
 		return found, err
@@ -320,8 +320,18 @@ func (l *loader) printSummary(asJSON bool) error {
 // that another session writes at the same moment is an error instead of a duplicate.
 func enqueueInOwnTx(ctx context.Context, conn *pgx.Conn, batch []driver.NewMessage) (found []driver.Enqueued, err error) {
 	err = inTx(ctx, conn, func(tx pgx.Tx) error {
-		found, err = driver.EnqueueBatch(ctx, tx, batch)
+		found, err = enqueueAll(ctx, tx, batch)
 		return err
 	})
 	return found, err
+}
+
+// enqueueAll enqueues a batch. One message goes by itself: what the database says of
+// it needs no position then.
+func enqueueAll(ctx context.Context, tx pgx.Tx, batch []driver.NewMessage) ([]driver.Enqueued, error) {
+	if len(batch) != 1 {
+		return driver.EnqueueBatch(ctx, tx, batch)
+	}
+	e, err := driver.Enqueue(ctx, tx, batch[0])
+	return []driver.Enqueued{e}, err
 }

@@ -56,9 +56,9 @@ func byIndex(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// printKeys prints what became of each key, as a table or as result, and is an error
-// where one is not OK.
-func (a *app) printKeys(keys []keyResult, asJSON bool, result any, verb string) error {
+// printKeys prints what became of each key, as a table or as result: now is the state
+// of those that are OK. Where one is not, that is an error.
+func (a *app) printKeys(keys []keyResult, asJSON bool, result any, now, verb string) error {
 	if asJSON {
 		if err := a.printJSON(result); err != nil {
 			return err
@@ -66,11 +66,11 @@ func (a *app) printKeys(keys []keyResult, asJSON bool, result any, verb string) 
 	} else {
 		t := newTable(a.stdout, "KEY", "WAS", "NOW")
 		for _, k := range keys {
-			now := verb
+			state := now
 			if !k.OK {
-				now = k.Was
+				state = k.Was
 			}
-			t.row(k.Key, k.Was, now)
+			t.row(k.Key, k.Was, state)
 		}
 		if err := t.flush(); err != nil {
 			return err

@@ -69,7 +69,7 @@ func (c *migrateUpCmd) Run(ctx context.Context, a *app) error {
 }
 
 type migrateDownCmd struct {
-	Steps int   `xor:"target" default:"1" env:"SWEEP_MIGRATE_STEPS" help:"How many migrations to take back (default ${default})."`
+	Steps *int  `xor:"target" placeholder:"N" env:"SWEEP_MIGRATE_STEPS" help:"How many migrations to take back; without it, one."`
 	To    *uint `xor:"target" placeholder:"VERSION" env:"SWEEP_MIGRATE_DOWN_TO" help:"Go down to this version instead; 0 takes everything back."`
 	Yes   bool  `short:"y" env:"SWEEP_MIGRATE_YES" help:"Do it without asking."`
 	migrateFlags
@@ -87,8 +87,8 @@ Examples:
 
 // Validate refuses numbers of steps that go nowhere.
 func (c *migrateDownCmd) Validate() error {
-	if c.Steps < 1 {
-		return fmt.Errorf("--steps must be 1 or more, not %d", c.Steps)
+	if c.Steps != nil && *c.Steps < 1 {
+		return fmt.Errorf("--steps must be 1 or more, not %d", *c.Steps)
 	}
 	return nil
 }
@@ -105,7 +105,10 @@ func (c *migrateDownCmd) Run(ctx context.Context, a *app) error {
 	}
 	all = slices.DeleteFunc(all, func(m migrations.Migration) bool { return m.Version > at.Version })
 	slices.Reverse(all)
-	steps := min(c.Steps, len(all))
+	steps := min(1, len(all))
+	if c.Steps != nil {
+		steps = min(*c.Steps, len(all))
+	}
 	if c.To != nil {
 		steps = slices.IndexFunc(all, func(m migrations.Migration) bool { return m.Version == *c.To })
 		if *c.To == 0 {
@@ -118,23 +121,23 @@ func (c *migrateDownCmd) Run(ctx context.Context, a *app) error {
 	if steps == 0 {
 		return a.migrated(ctx, migrations.Result{From: at.Version, To: at.Version}, c.JSON, nil)
 	}
-	if err := a.confirm(ctx, c.Yes, downQuestion(all[:steps], steps == len(all))); err != nil {
+	if err := a.confirm(ctx, c.Yes, downText(all[:steps], steps == len(all))); err != nil {
 		return err
 	}
 	result, err := migrations.Down(ctx, a.databaseURL, steps, c.options(a))
 	return a.migrated(ctx, result, c.JSON, err)
 }
 
-func downQuestion(back []migrations.Migration, everything bool) string {
+func downText(back []migrations.Migration, everything bool) string {
 	names := make([]string, len(back))
 	for i, m := range back {
 		names[i] = m.String()
 	}
 	loss := ""
 	if everything {
-		loss = ", and delete every message and setting"
+		loss = " and delete every message and setting"
 	}
-	return fmt.Sprintf("Take back %s%s?", strings.Join(names, ", "), loss)
+	return fmt.Sprintf("take back %s%s", strings.Join(names, ", "), loss)
 }
 
 type migrateVersionCmd struct{ jsonFlag }
@@ -194,10 +197,12 @@ func (c *migrateSQLCmd) Run(_ context.Context, a *app) error {
 	if c.To != nil {
 		to = *c.To
 	}
-	for flag, v := range map[string]uint{"--from": c.From, "--to": to} {
-		if v != 0 && !slices.ContainsFunc(all, func(m migrations.Migration) bool { return m.Version == v }) {
-			return usage("%s: there is no version %d, the newest is %d", flag, v, all[len(all)-1].Version)
-		}
+	newest := all[len(all)-1].Version
+	switch {
+	case c.From > newest:
+		return usage("--from: there is no version %d, the newest is %d", c.From, newest)
+	case to > newest:
+		return usage("--to: there is no version %d, the newest is %d", to, newest)
 	}
 	return migrations.SQL(a.stdout, c.From, to)
 }

@@ -89,7 +89,7 @@ func (c *redriveCmd) Run(ctx context.Context, a *app) error {
 			r.Redriven++
 		}
 	}
-	return a.printKeys(r.Keys, c.JSON, r, "pending")
+	return a.printKeys(r.Keys, c.JSON, r, "pending", "brought back")
 }
 
 func texts(ids []int64) []string {
