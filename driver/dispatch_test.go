@@ -1,0 +1,251 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// bubbleClock is a clock for a dispatcher in a synctest bubble.
+func bubbleClock() func() int64 {
+	start := time.Now()
+	return func() int64 { return int64(time.Since(start)) + 1 }
+}
+
+// claimed is a message whose lease lasts for a minute from the clock's start.
+func claimed(id int64, namespace string) *item {
+	it := &item{Message: Message{ID: id, Namespace: namespace}}
+	it.leased.Store(int64(time.Minute))
+	return it
+}
+
+// A namespace whose deliveries hang holds its share of the slots; the others' pass it by,
+// and what it has waiting takes no room in the queue.
+func TestHungNamespaceHoldsItsShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDispatcher(4, 2, 10, time.Hour, bubbleClock())
+		var hung atomic.Int64
+		quick := 0
+		q := d.newQueue(SinkFunc(func(ctx context.Context, m Message) error {
+			if m.Namespace == "slow" {
+				hung.Add(1)
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			time.Sleep(time.Second) // of the bubble
+			return nil
+		}))
+		for id := range int64(100) {
+			if !q.offer(claimed(id, "slow")) {
+				t.Fatalf("message %d of the hung namespace was refused", id)
+			}
+			synctest.Wait() // the first two begin, and the rest is beyond the share
+		}
+		for id := range int64(100) {
+			for !q.offer(claimed(1000+id, "quick")) {
+				<-d.wake
+				quick += len(d.collect())
+			}
+		}
+		for quick < 100 {
+			<-d.wake
+			quick += len(d.collect())
+		}
+		if n := hung.Load(); n != 2 {
+			t.Errorf("the hung namespace holds %d slots, want 2", n)
+		}
+		if room := q.room(); room != 10 {
+			t.Errorf("there is room for %d, want 10: the waiting messages of the hung namespace count", room)
+		}
+		if n := len(q.withdraw()); n != 98 {
+			t.Errorf("withdrew %d, want 98", n)
+		}
+		d.stop(errStopping)
+		d.running.Wait()
+	})
+}
+
+// A namespace that came with much waits its turn like one that came with little.
+func TestTurnsComeRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDispatcher(1, 1, 100, time.Hour, bubbleClock())
+		first := make(chan struct{})
+		var order strings.Builder // by the one slot
+		q := d.newQueue(SinkFunc(func(_ context.Context, m Message) error {
+			order.WriteString(m.Namespace)
+			<-first
+			return nil
+		}))
+		for i, namespace := range strings.Split("aaaaaabbbbcc", "") {
+			q.offer(claimed(int64(i), namespace))
+		}
+		close(first)
+		d.running.Wait()
+		if got := order.String(); got != "aabcabcababa" {
+			t.Errorf("the order is %s", got)
+		}
+	})
+}
+
+func TestDeliveryOutcomes(t *testing.T) {
+	boom := errors.New("boom")
+	tests := map[string]struct {
+		sink   SinkFunc
+		before func(d *dispatcher, it *item) // before the offer
+		during func(d *dispatcher, it *item) // once the sink works
+		want   verdict
+		reason string // part of it
+		after  time.Duration
+	}{
+		"done": {sink: func(context.Context, Message) error { return nil }, want: done},
+		"panic": {
+			sink: func(context.Context, Message) error { panic(boom) }, want: again, reason: "the sink panicked: boom",
+		},
+		"goexit": {
+			sink: func(context.Context, Message) error { runtime.Goexit(); return nil },
+			want: again, reason: "ended its goroutine",
+		},
+		"error that panics": {
+			sink: func(context.Context, Message) error { return (*brokenError)(nil) }, want: again, reason: "the sink panicked",
+		},
+		"time-out": {
+			sink: untilDone, want: again, reason: "deadline exceeded", after: time.Second,
+		},
+		"lost before": {
+			sink: uncalled, before: func(_ *dispatcher, it *item) { it.lose() }, want: untried, reason: errLost.Error(),
+		},
+		"lost during": {
+			sink: untilDone, during: func(_ *dispatcher, it *item) { it.lose() }, want: again, reason: errLost.Error(),
+		},
+		"stopped before": {
+			sink: uncalled, before: func(d *dispatcher, _ *item) { d.stop(errStopping) }, want: untried, reason: errStopping.Error(),
+		},
+		"stopped during": {
+			sink: untilDone, during: func(d *dispatcher, _ *item) { d.stop(errStopping) }, want: untried, reason: errStopping.Error(),
+		},
+		"done though stopped": {
+			sink:   func(ctx context.Context, _ Message) error { <-ctx.Done(); return nil },
+			during: func(d *dispatcher, _ *item) { d.stop(errStopping) }, want: done,
+		},
+		"failed though stopped": {
+			sink:   func(ctx context.Context, _ Message) error { <-ctx.Done(); return Permanent(boom) },
+			during: func(d *dispatcher, _ *item) { d.stop(errStopping) }, want: failed, reason: "boom",
+		},
+		"stale": {
+			sink: uncalled, before: func(d *dispatcher, it *item) { it.leased.Store(d.clock()) }, want: untried, reason: errStale.Error(),
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				d := newDispatcher(1, 1, 2, time.Second, bubbleClock())
+				q := d.newQueue(test.sink)
+				it := claimed(1, "ns")
+				if test.before != nil {
+					test.before(d, it)
+				}
+				q.offer(it)
+				synctest.Wait()
+				if test.during != nil {
+					test.during(d, it)
+				}
+				<-d.wake
+				d.running.Wait()
+				got := d.collect()
+				if len(got) != 1 || got[0] != it {
+					t.Fatalf("collected %v, want the one message", got)
+				}
+				if it.verdict != test.want || !strings.Contains(it.reason, test.reason) {
+					t.Errorf("verdict %d for the reason %q, want %d for %q", it.verdict, it.reason, test.want, test.reason)
+				}
+				if took := time.Since(start); took != test.after {
+					t.Errorf("it took %v, want %v", took, test.after)
+				}
+				d.stop(nil)
+			})
+		})
+	}
+}
+
+// untilDone is a sink that works until it is told to stop, and says why it stopped.
+func untilDone(ctx context.Context, _ Message) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// uncalled is a sink that must not be called.
+func uncalled(context.Context, Message) error { return Permanent(errors.New("the sink was called")) }
+
+type brokenError struct{ text string }
+
+func (e *brokenError) Error() string { return e.text }
+
+// A sink that ends its goroutine costs no slot.
+func TestGoexitKeepsTheSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDispatcher(1, 1, 10, time.Second, bubbleClock())
+		q := d.newQueue(SinkFunc(func(context.Context, Message) error { runtime.Goexit(); return nil }))
+		for id := range int64(10) {
+			q.offer(claimed(id, "ns"))
+		}
+		d.running.Wait()
+		if n := len(d.collect()); n != 10 {
+			t.Errorf("%d of 10 messages came back", n)
+		}
+	})
+}
+
+// A stop lets nothing begin that waits, and what runs is told.
+func TestStopEndsAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDispatcher(2, 2, 10, time.Hour, bubbleClock())
+		var calls atomic.Int64
+		q := d.newQueue(SinkFunc(func(ctx context.Context, m Message) error {
+			calls.Add(1)
+			return untilDone(ctx, m)
+		}))
+		for id := range int64(8) {
+			q.offer(claimed(id, "ns"))
+		}
+		synctest.Wait()
+		d.stop(errStopping)
+		d.running.Wait()
+		results := d.collect()
+		for _, it := range results {
+			if it.verdict != untried {
+				t.Errorf("message %d ended with verdict %d, want it untried", it.ID, it.verdict)
+			}
+		}
+		if len(results) != 8 || calls.Load() != 2 {
+			t.Errorf("%d results after %d calls of the sink, want 8 after 2", len(results), calls.Load())
+		}
+	})
+}
+
+func BenchmarkDispatch(b *testing.B) {
+	d := newDispatcher(64, 32, 1000, time.Minute, func() int64 { return 1 })
+	q := d.newQueue(SinkFunc(func(context.Context, Message) error { return nil }))
+	items := make([]*item, b.N)
+	for i := range items {
+		items[i] = claimed(int64(i), namespaces[i%len(namespaces)])
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	collected := 0
+	for _, it := range items {
+		for !q.offer(it) {
+			<-d.wake
+			collected += len(d.collect())
+		}
+	}
+	for collected < b.N {
+		<-d.wake
+		collected += len(d.collect())
+	}
+}
