@@ -67,6 +67,15 @@ func (s *scenario) do(t *testing.T, line string) (string, error) {
 			return s.table(t, "select 'had none' from outbox.clear_quota($1) as c where not c", c.args[0])
 		}
 		return "", s.exec(t, "select outbox.set_quota($1, $2::text::int, $3)", c.args[0], c.args[1], slices.Contains(c.args[2:], "strict"))
+	default:
+		return s.ask(t, c)
+	}
+}
+
+// ask runs one of the commands that print a table.
+func (s *scenario) ask(t *testing.T, c command) (string, error) {
+	t.Helper()
+	switch c.name {
 	case "why":
 		return s.table(t, `select m.key || ': ' || concat_ws(', ', w.state, 'attempts ' || w.attempts) || ': ' || w.reason ||
 			coalesce(e'\n  ' || array_to_string(w.failures, e'\n  '), '')
@@ -197,8 +206,11 @@ func (s *scenario) enqueueOne(t *testing.T, c command, lane string, n int) error
 
 // shards turns 0-3,7 into SQL for an array.
 func shards(list string) string {
-	if list == "" {
+	switch list {
+	case "":
 		return "outbox.all_shards()"
+	case "none":
+		return "'{}'"
 	}
 	var parts []string
 	for part := range strings.SplitSeq(list, ",") {

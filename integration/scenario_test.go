@@ -24,7 +24,7 @@ import (
 //	due [WHEN] KEY ...                   change when pending messages are due (now)
 //	quota NS N|default [strict]          set a quota
 //	pause WHAT [note=]   resume WHAT     WHAT: NS, NS/QUEUE, */QUEUE or *
-//	claim NODE [batch=N] [shards=A-B,C]  claim, and print the keys in order of service
+//	claim NODE [batch=N] [shards=A-B,C|none]  claim, and print the keys in order
 //	    [max_bytes=N] [in=SESSION]       in=: leave the transaction open
 //	    [times=N] [sum] [then=complete]  repeat; print counts; settle each at once
 //	commit SESSION   rollback SESSION    end the transaction of a claim

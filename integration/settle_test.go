@@ -102,7 +102,8 @@ func TestHeldRowsAreUntouched(t *testing.T) {
 }
 
 // TestSettleArguments: empty arrays settle nothing, ids given twice are settled once,
-// unknown ids and null elements are lost, and what does not pair up is an OB001.
+// unknown ids and null elements are lost, and what does not pair up is an OB001, as
+// are bad arguments of every other call.
 func TestSettleArguments(t *testing.T) {
 	t.Parallel()
 	conn := pg.New(t).Connect(t)
@@ -131,6 +132,14 @@ func TestSettleArguments(t *testing.T) {
 		run(t, conn, "delete from outbox.claimed")
 	}
 	for _, c := range []struct{ argument, call string }{
+		{"node", "claim_fair(null, '{0}', 1)"},
+		{"node", "claim_fair('', '{0}', 1)"},
+		{"shards", "claim_fair('n1', null, 1)"},
+		{"shards has -1", "claim_fair('n1', '{3,-1}', 1)"},
+		{"shards has 16, outside 0 to 15", "claim_fair('n1', '{16}', 1)"},
+		{"shards has a null element", "claim_fair('n1', '{0,null}', 1)"},
+		{"batch is null", "claim_fair('n1', '{0}', null)"},
+		{"batch", "explain_claim('n1', '{0}', 0)"},
 		{"errors", "retry('{1}', '{1}', '{a,b}')"},
 		{"delays", "retry('{1}', '{1}', '{a}', '{}')"},
 		{"errors", "fail('{1}', '{1}', '{}')"},
