@@ -19,6 +19,13 @@ func TestPassedOn(t *testing.T) {
 	}
 }
 
+func TestNoHeadersAreAnEmptyObject(t *testing.T) {
+	got, err := facts(driver.Message{})
+	if err != nil || !slices.Contains(got, "FAIRCLAIM_HEADERS={}") {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 func TestFactsThatFitNowhere(t *testing.T) {
 	for _, c := range []struct {
 		name string

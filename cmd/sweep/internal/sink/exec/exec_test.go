@@ -14,6 +14,7 @@ import (
 	"os"
 	osexec "os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -194,20 +195,11 @@ func TestAwkwardNames(t *testing.T) {
 	for id, one := range deliverAndSee(t, messages) {
 		name := messages[id].Namespace
 		for _, variable := range []string{"NAMESPACE", "TASK_QUEUE", "DISPATCH_KEY", "CONTENT_TYPE"} {
-			if !contains(one.Environ, "FAIRCLAIM_"+variable+"="+name) {
+			if !slices.Contains(one.Environ, "FAIRCLAIM_"+variable+"="+name) {
 				t.Errorf("FAIRCLAIM_%s is not %q", variable, name)
 			}
 		}
 	}
-}
-
-func contains(environ []string, variable string) bool {
-	for _, v := range environ {
-		if v == variable {
-			return true
-		}
-	}
-	return false
 }
 
 func TestPayloadSizes(t *testing.T) {
@@ -367,13 +359,14 @@ func TestBackgroundProcesses(t *testing.T) {
 	}
 }
 
-// A process that left the group is let go, and not waited for.
+// A process that left the group is let go, and not waited for, though it holds both
+// pipes.
 func TestProcessOutsideTheGroup(t *testing.T) {
 	if _, err := osexec.LookPath("setsid"); err != nil {
 		t.Skip("no setsid command: ", err)
 	}
 	for _, script := range []string{"sleep 60", "yes"} {
-		s, dir := shell(t, `setsid sh -c 'echo $$ > '"$1"'/pid; exec `+script+`' & while ! test -s "$1/pid"; do :; done; exit 0`, time.Minute)
+		s, dir := shell(t, `exec 3<&0; setsid sh -c 'echo $$ > '"$1"'/pid; exec `+script+`' <&3 & while ! test -s "$1/pid"; do :; done; exit 0`, time.Minute)
 		began := time.Now()
 		err := s.Deliver(t.Context(), driver.Message{Payload: make([]byte, 1<<20)})
 		left := pid(t, filepath.Join(dir, "pid"))

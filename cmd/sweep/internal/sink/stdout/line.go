@@ -68,7 +68,7 @@ func appendLine(dst []byte, m driver.Message) ([]byte, error) {
 			return nil, fmt.Errorf("compact payload of message %d: %w", m.ID, err)
 		}
 	} else {
-		buf.Write(bytes.TrimSpace(m.Payload))
+		buf.Write(m.Payload)
 	}
 	buf.WriteString("}\n")
 	return buf.Bytes(), nil

@@ -352,6 +352,21 @@ func TestStalledReader(t *testing.T) {
 	})
 }
 
+func TestContextThatHasEnded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var b bytes.Buffer
+	s := New(&b)
+	for range 50 {
+		if got := sinktest.Outcome(s.Deliver(ctx, driver.Message{})); got != sinktest.Undelivered {
+			t.Fatalf("%s, want %s", got, sinktest.Undelivered)
+		}
+	}
+	if b.Len() > 0 {
+		t.Errorf("wrote %q", b.String())
+	}
+}
+
 // A line that is out counts, even where the context ends at the same moment.
 func TestContextEndsWithTheWrite(t *testing.T) {
 	for range 200 {
