@@ -162,14 +162,22 @@ func TestMigrateCrashFirst(t *testing.T) {
 func TestMigrateBehindIdleTransaction(t *testing.T) {
 	t.Parallel()
 	latest := latestVersion(t)
-	for _, table := range []string{"outbox.migration", "outbox.schema_migrations"} {
-		t.Run(table, func(t *testing.T) {
+	for name, tc := range map[string]struct {
+		lock  string // what the idle session holds
+		dirty bool
+	}{
+		"before the migration":     {lock: "outbox.schema_migrations"},
+		"inside of the migration":  {lock: "outbox.migration"},
+		"at the repair before all": {lock: "outbox.schema_migrations", dirty: true},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := emptyDatabase(t)
 			mustUp(t, db.DSN, migrations.Options{To: latest - 1})
 			idle := db.Connect(t, pgtest.Param("application_name", "somebody's psql"))
+			run(t, idle, "update outbox.schema_migrations set dirty = $1", tc.dirty)
 			run(t, idle, "begin")
-			run(t, idle, "lock table "+table+" in share mode")
+			run(t, idle, "lock table "+tc.lock+" in share mode")
 
 			_, err := migrations.Up(t.Context(), db.DSN, migrations.Options{LockTimeout: 200 * time.Millisecond})
 			if !errors.Is(err, migrations.ErrLockTimeout) {
@@ -180,10 +188,13 @@ func TestMigrateBehindIdleTransaction(t *testing.T) {
 					t.Errorf("%v\nsays nothing of %q", err, part)
 				}
 			}
-			wantVersion(t, db.DSN, latest-1)
+			status, err := migrations.Version(t.Context(), db.DSN)
+			if err != nil || status.Version != latest-1 || status.Dirty != tc.dirty {
+				t.Errorf("Version = %+v, %v; want %d, dirty %t", status, err, latest-1, tc.dirty)
+			}
 
 			run(t, idle, "rollback")
-			if result := mustUp(t, db.DSN, migrations.Options{}); result.Repaired || len(result.Ran) != 1 {
+			if result := mustUp(t, db.DSN, migrations.Options{}); result.Repaired != tc.dirty || len(result.Ran) != 1 {
 				t.Errorf("Up when the lock was free = %+v", result)
 			}
 		})

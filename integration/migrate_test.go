@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
 
 	"github.com/fairclaim/fairclaim/integration/pgtest"
 	"github.com/fairclaim/fairclaim/sql/migrations"
@@ -290,4 +291,24 @@ func TestMigrateEnvironment(t *testing.T) {
 	t.Setenv("PGDATABASE", cfg.Database)
 	wantVersion(t, "", latestVersion(t))
 	wantVersion(t, "application_name='keyword form'", latestVersion(t))
+}
+
+// TestMigrateLeavesNothing: no goroutine and no session outlives a run.
+func TestMigrateLeavesNothing(t *testing.T) {
+	db := emptyDatabase(t)
+	conn := db.Connect(t)
+	sessions := `select count(*) = 1 from pg_stat_activity as a where a.datname = current_database() and a.application_name <> ''`
+	run(t, conn, "set application_name = 'the test'")
+	db.Pool.Close()
+	before := goleak.IgnoreCurrent()
+	mustUp(t, db.DSN, migrations.Options{})
+	if _, err := migrations.Up(t.Context(), db.DSN, migrations.Options{To: 1}); err == nil {
+		t.Error("Up to a version behind the schema's went well")
+	}
+	if _, err := migrations.Down(t.Context(), db.DSN, 1, migrations.Options{}); err != nil {
+		t.Error(err)
+	}
+	wantVersion(t, db.DSN, latestVersion(t)-1)
+	goleak.VerifyNone(t, before)
+	await(t, conn, sessions)
 }

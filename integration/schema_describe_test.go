@@ -88,7 +88,7 @@ with space as (
            (select case a.attgenerated when '' then 'default ' else 'generated ' || a.attgenerated::text || ' ' end || pg_get_expr(d.adbin, d.adrelid)
             from pg_attrdef as d where d.adrelid = a.attrelid and d.adnum = a.attnum),
            case when a.attstorage <> y.typstorage then 'storage ' || a.attstorage::text end,
-           'with (' || array_to_string(a.attoptions, ', ') || ')',
+           (select 'with (' || string_agg(o, ', ') || ')' from unnest(a.attoptions) as o where starts_with(o, 'n_distinct')), -- some servers keep stamps of their own there
            '-- ' || col_description(a.attrelid, a.attnum))
   from rel as r join pg_attribute as a on a.attrelid = r.oid and a.attnum > 0 and not a.attisdropped
   join pg_type as y on y.oid = a.atttypid

@@ -32,10 +32,8 @@ var (
 	ErrLockTimeout = errors.New("lock not granted in time")
 )
 
-const (
-	lockNotAvailable = "55P03"
-	undefinedTable   = "42P01"
-)
+// lockNotAvailable is the SQLSTATE of a wait that lock_timeout ended.
+const lockNotAvailable = "55P03"
 
 func hasState(err error, sqlstate string) bool {
 	var pg *pgconn.PgError

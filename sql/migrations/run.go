@@ -175,9 +175,10 @@ func runSession(ctx context.Context, dsn string, opts Options, plan planner, dir
 	if err != nil {
 		return result, err
 	}
+	defer r.Close() // of its two errors, neither is about anything that still counts
 	if here.repair {
 		if err := r.Force(int(here.version)); err != nil {
-			return result, fmt.Errorf("repair the version table: %w", statementError(err))
+			return result, fmt.Errorf("repair the version table: %w", s.readable(err))
 		}
 		result.Repaired = true
 		opts.Logger.Info("version table repaired", "version", result.From)
@@ -196,13 +197,15 @@ func (s *session) newRunner(schemaExists bool) (*migrate.Migrate, error) {
 	// While it looks for its table, the driver takes its lock, of which the name of
 	// the database is a part, here as its command line has it. This session holds
 	// that lock already, so it is granted at once.
-	db, err := pgxmigrate.WithInstance(s.database(), &pgxmigrate.Config{
+	pool := s.database()
+	db, err := pgxmigrate.WithInstance(pool, &pgxmigrate.Config{
 		DatabaseName:    "/" + s.conn.Config().Database,
 		SchemaName:      schemaName,
 		MigrationsTable: versionTable,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("create the version table: %w", statementError(err))
+		defer pool.Close()
+		return nil, fmt.Errorf("create the version table: %w", s.readable(err))
 	}
 	src, err := iofs.New(files, ".")
 	if err != nil {
@@ -228,7 +231,7 @@ func (s *session) apply(r *migrate.Migrate, all, todo []Migration, direction sou
 		}
 		start := time.Now()
 		if err := r.Steps(step); err != nil {
-			return s.clean(r, all, m, err, opts, result)
+			return s.clean(r, all, m, err, result)
 		}
 		result.Ran = append(result.Ran, m)
 		at, _ := position(all, int64(m.Version))
@@ -245,21 +248,9 @@ func versionAt(all []Migration, at int) uint {
 	return all[at].Version
 }
 
-// clean makes the version table tell the truth again after m failed with cause,
-// and makes a readable error of it.
-func (s *session) clean(r *migrate.Migrate, all []Migration, m Migration, cause error, opts Options, result *Result) error {
-	err := statementError(cause)
-	switch {
-	case s.ctx.Err() != nil:
-		err = fmt.Errorf("%w (%w)", context.Cause(s.ctx), err)
-	case hasState(cause, lockNotAvailable) || hasState(err, lockNotAvailable):
-		err = fmt.Errorf("%w: after %v; locks in the schema are held by %s; try again when they are gone (%w)",
-			ErrLockTimeout, opts.LockTimeout, s.holders(`
-			l.relation in (select c.oid from pg_catalog.pg_class as c where c.relnamespace =
-				(select n.oid from pg_catalog.pg_namespace as n where n.nspname = $1))
-			and l.database = (select d.oid from pg_catalog.pg_database as d where d.datname = pg_catalog.current_database())`, schemaName), err)
-	}
-	err = fmt.Errorf("%s: %w", m, err)
+// clean makes the version table tell the truth again after m failed with cause.
+func (s *session) clean(r *migrate.Migrate, all []Migration, m Migration, cause error, result *Result) error {
+	err := fmt.Errorf("%s: %w", m, s.readable(cause))
 
 	st, readErr := readState(s.tail, s.conn)
 	if readErr != nil {
@@ -272,7 +263,7 @@ func (s *session) clean(r *migrate.Migrate, all []Migration, m Migration, cause 
 	result.To = uint(max(here.version, 0))
 	if here.repair {
 		if forceErr := r.Force(int(here.version)); forceErr != nil {
-			return errors.Join(err, fmt.Errorf("the version is left dirty, the next run repairs it: %w", statementError(forceErr)))
+			return errors.Join(err, fmt.Errorf("the version is left dirty, the next run repairs it: %w", s.readable(forceErr)))
 		}
 	}
 	return err

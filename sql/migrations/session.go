@@ -43,6 +43,8 @@ type session struct {
 	ctx  context.Context // the caller's
 	tail context.Context // ends grace after ctx: for what must not stop half-way
 	stop func()
+
+	lockTimeout time.Duration
 }
 
 func connect(ctx context.Context, dsn string) (*session, error) {
@@ -114,6 +116,7 @@ func (s *session) prepare(lockTimeout time.Duration) error {
 		return fmt.Errorf("%w: it is a standby, which takes no changes", ErrUnsupportedServer)
 	}
 
+	s.lockTimeout = lockTimeout
 	_, err = s.conn.Exec(s.ctx, `
 		select pg_catalog.set_config(name, value, false)
 		from (values ('search_path', 'pg_catalog, pg_temp'),
@@ -177,6 +180,23 @@ func (s *session) lock(wait time.Duration) error {
 		}
 	}
 	return nil
+}
+
+// readable makes an error for people of one that golang-migrate returned: it says
+// where and what, that the context ended, or who was in the way.
+func (s *session) readable(err error) error {
+	err = statementError(err)
+	switch {
+	case s.ctx.Err() != nil:
+		return fmt.Errorf("%w (%w)", context.Cause(s.ctx), err)
+	case hasState(err, lockNotAvailable):
+		return fmt.Errorf("%w: after %v; locks in the schema are held by %s; try again when they are gone (%w)",
+			ErrLockTimeout, s.lockTimeout, s.holders(`
+			l.relation in (select c.oid from pg_catalog.pg_class as c where c.relnamespace =
+				(select n.oid from pg_catalog.pg_namespace as n where n.nspname = $1))
+			and l.database = (select d.oid from pg_catalog.pg_database as d where d.datname = pg_catalog.current_database())`, schemaName), err)
+	}
+	return err
 }
 
 // holders describes the sessions that hold a lock, those first that have held

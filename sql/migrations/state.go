@@ -2,6 +2,7 @@ package migrations
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -46,7 +47,7 @@ func (st *state) read(ctx context.Context, tx pgx.Tx) error {
 	var ledger, table *string
 	err := tx.QueryRow(ctx, fmt.Sprintf(`select `+columns+`, `+columns+` from pg_catalog.pg_namespace as n where n.nspname = $3`, 1, 2),
 		ledgerTable, versionTable, schemaName).Scan(&ledger, &table)
-	if err == pgx.ErrNoRows {
+	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
 	if err != nil {
@@ -69,7 +70,7 @@ func (st *state) read(ctx context.Context, tx pgx.Tx) error {
 	}
 	if st.hasTable {
 		err := tx.QueryRow(ctx, `select m.version, m.dirty from outbox.schema_migrations as m limit 1`).Scan(&st.recorded, &st.dirty)
-		if err != nil && err != pgx.ErrNoRows {
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
 	}
