@@ -199,7 +199,7 @@ func (s *session) newRunner(schemaExists bool) (*migrate.Migrate, error) {
 	// that lock already, so it is granted at once.
 	pool := s.database()
 	db, err := pgxmigrate.WithInstance(pool, &pgxmigrate.Config{
-		DatabaseName:    "/" + s.conn.Config().Database,
+		DatabaseName:    "/" + s.name,
 		SchemaName:      schemaName,
 		MigrationsTable: versionTable,
 	})

@@ -44,6 +44,7 @@ type session struct {
 	tail context.Context // ends grace after ctx: for what must not stop half-way
 	stop func()
 
+	name        string // of the database
 	lockTimeout time.Duration
 }
 
@@ -103,7 +104,8 @@ func (s *session) prepare(lockTimeout time.Duration) error {
 	err := s.conn.QueryRow(s.ctx, `
 		select pg_catalog.current_setting('server_version_num')::int,
 		       pg_catalog.current_setting('server_encoding'),
-		       pg_catalog.pg_is_in_recovery()`).Scan(&version, &encoding, &standby)
+		       pg_catalog.pg_is_in_recovery(),
+		       pg_catalog.current_database()`).Scan(&version, &encoding, &standby, &s.name)
 	if err != nil {
 		return fmt.Errorf("check the server: %w", err)
 	}
@@ -143,7 +145,7 @@ func (s *session) prepare(lockTimeout time.Duration) error {
 // All last until the session ends.
 func (s *session) lock(wait time.Duration) error {
 	keys := []int64{lockKey}
-	for _, name := range []string{"/" + s.conn.Config().Database, s.conn.Config().Database} {
+	for _, name := range []string{"/" + s.name, s.name} {
 		id, err := migratedb.GenerateAdvisoryLockId(name, schemaName, versionTable)
 		if err != nil {
 			return fmt.Errorf("name golang-migrate's lock: %w", err)
