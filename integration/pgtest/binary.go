@@ -27,6 +27,7 @@ type binary struct {
 	port    int
 	janitor *janitor
 	auth    role
+	kept    bool // the janitor must be told to clean up
 }
 
 // openBinary initialises a cluster in a directory of its own and starts it.
@@ -185,9 +186,18 @@ func (b *binary) waitExit(ctx context.Context) error {
 	}
 }
 
-func (b *binary) keep(ctx context.Context) error { return b.janitor.do(ctx, "keep") }
+func (b *binary) keep(ctx context.Context) error {
+	err := b.janitor.do(ctx, "keep")
+	b.kept = err == nil
+	return err
+}
 
 func (b *binary) remove(ctx context.Context) error {
+	if b.kept {
+		if err := b.janitor.do(ctx, "clean"); err != nil {
+			return fmt.Errorf("stop PostgreSQL: %w", err)
+		}
+	}
 	if err := b.janitor.close(ctx); err != nil {
 		return fmt.Errorf("stop PostgreSQL: %w", err)
 	}

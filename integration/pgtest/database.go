@@ -101,18 +101,40 @@ func (s *Server) dropRole(ctx context.Context, name string) error {
 // rewrite returns dsn, a URL or key=value words, for another database and, if
 // as has a name, another role.
 func rewrite(dsn, database string, as role) string {
-	if u, err := url.Parse(dsn); err == nil && strings.HasPrefix(u.Scheme, "postgres") {
-		u.Path = "/" + database
-		if as.Name != "" {
-			u.User = url.UserPassword(as.Name, as.password)
-		}
-		return u.String()
+	if strings.Contains(dsn, "://") {
+		return rewriteURL(dsn, database, as)
 	}
 	words := []string{dsn, "dbname=" + word(database)} // the last word of a name counts
 	if as.Name != "" {
 		words = append(words, "user="+word(as.Name), "password="+word(as.password))
 	}
 	return strings.Join(words, " ")
+}
+
+func rewriteURL(dsn, database string, as role) string {
+	u, err := url.Parse(dsn)
+	if err != nil { // an escaped socket directory for a host, say; what comes last in the query wins
+		settings := url.Values{"dbname": {database}}
+		if as.Name != "" {
+			settings.Set("user", as.Name)
+			settings.Set("password", as.password)
+		}
+		separator := "?"
+		if strings.Contains(dsn, "?") {
+			separator = "&"
+		}
+		return dsn + separator + settings.Encode()
+	}
+	query := u.Query()
+	query.Del("dbname") // would win over the path
+	u.Path = "/" + database
+	if as.Name != "" {
+		query.Del("user")
+		query.Del("password")
+		u.User = url.UserPassword(as.Name, as.password)
+	}
+	u.RawQuery = query.Encode()
+	return u.String()
 }
 
 // word quotes a value of a key=value connection string.

@@ -62,9 +62,11 @@ func TestExistingServer(t *testing.T) {
 	config := admin.Config()
 	for name, dsn := range map[string]string{
 		"url": (&url.URL{
-			Scheme: "postgres", User: url.UserPassword("guest", `guest\`),
-			Host: fmt.Sprintf("%s:%d", config.Host, config.Port), Path: "/postgres",
+			Scheme: "postgres", User: url.UserPassword("guest", `guest\`), Path: "/postgres",
+			RawQuery: url.Values{"host": {config.Host}, "port": {fmt.Sprint(config.Port)}}.Encode(),
 		}).String(),
+		"escaped host": fmt.Sprintf("postgres://guest:guest%%5C@%s:%d/postgres?application_name=x",
+			strings.NewReplacer("1", "%31", "/", "%2F").Replace(config.Host), config.Port),
 		"words": fmt.Sprintf(`host=%s port=%d user=guest password='guest\\' dbname=postgres`, config.Host, config.Port),
 	} {
 		t.Run(name, func(t *testing.T) {

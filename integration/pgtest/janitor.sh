@@ -32,7 +32,8 @@ while read -r command; do
 	case $command in
 	init) init C.UTF-8 || init C ;; # not every system knows C.UTF-8
 	start) start ;;
-	keep) keep=yes ;;
+	keep) keep=yes ;; # at end of input, leave everything as it is
+	clean) keep='' ;;
 	*) false ;;
 	esac </dev/null >>"$dir/log" 2>&1
 	echo $?

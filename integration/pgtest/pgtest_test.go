@@ -18,25 +18,27 @@ import (
 )
 
 // starterVariable turns the test binary into a program that starts a server,
-// prints its connection string and waits to be killed.
+// or starts and keeps it, prints its connection string and its stop command,
+// and waits to be killed.
 const starterVariable = "PGTEST_STARTER"
 
 var pg pgtest.Cluster
 
 func TestMain(m *testing.M) {
-	if os.Getenv(starterVariable) != "" {
-		os.Exit(starter())
+	if how := os.Getenv(starterVariable); how != "" {
+		os.Exit(starter(how))
 	}
 	os.Exit(pg.Main(m, setup))
 }
 
-func starter() int {
-	server, err := pgtest.Start(context.Background(), pgtest.Options{})
+func starter(how string) int {
+	server, err := pgtest.Start(context.Background(), pgtest.Options{Keep: how == "keep"})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	fmt.Println(server.AdminDSN())
+	fmt.Println(server.StopCommand())
 	never := make(chan os.Signal, 1)
 	signal.Notify(never, syscall.SIGUSR1)
 	<-never

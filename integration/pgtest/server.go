@@ -53,8 +53,8 @@ type Options struct {
 	Durable bool
 	// Settings are further server settings by name. An existing server ignores them.
 	Settings map[string]string
-	// Keep lets the server outlive the process: Stop leaves it running, and
-	// [Server.StopCommand] says how to end it.
+	// Keep lets the server outlive the process that does not call Stop, however it
+	// ends. [Server.StopCommand] says how to end it then.
 	Keep bool
 	// Log is told which PostgreSQL is used, in one line. Nil means standard error.
 	Log io.Writer
@@ -123,7 +123,6 @@ type engine interface {
 type Server struct {
 	engine  engine
 	kind    Kind
-	kept    bool
 	version string
 	super   bool   // whether the administrator is a superuser
 	owner   role   // owns every database that CreateDatabase makes
@@ -147,7 +146,7 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{engine: engine, kind: kind, kept: opts.Keep, run: randomHex(3)}
+	s := &Server{engine: engine, kind: kind, run: randomHex(3)}
 	if err := s.begin(ctx, opts); err != nil {
 		return nil, errors.Join(err, discard(engine))
 	}
@@ -183,7 +182,7 @@ func (s *Server) begin(ctx context.Context, opts Options) error {
 	if s.owner, err = s.createRole(ctx, conn, name); err != nil {
 		return err
 	}
-	if s.kept {
+	if opts.Keep {
 		return s.engine.keep(ctx)
 	}
 	return nil
@@ -270,14 +269,11 @@ func (s *Server) Restart(ctx context.Context) error {
 }
 
 // Stop ends the server and removes its data, or leaves an existing one as it
-// was found. A kept server goes on. Further calls return what the first did.
+// was found. Further calls return what the first did.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stop.Do(func() {
 		ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 		defer cancel()
-		if s.kept {
-			return
-		}
 		if s.kind == KindDSN {
 			s.stopErr = s.dropRole(ctx, s.owner.Name)
 		}

@@ -1,6 +1,7 @@
 package pgtest_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -69,23 +70,22 @@ func TestKillLosesNothingThatWasCommitted(t *testing.T) {
 
 func TestStopLeavesNothing(t *testing.T) {
 	t.Parallel()
+	notExisting(t)
 	server := start(t, pgtest.Options{})
 	for range 2 {
 		if err := server.Stop(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if server.Kind() != pgtest.KindDSN && answers(server.AdminDSN()) {
+	if answers(server.AdminDSN()) {
 		t.Error("the server answers after Stop")
 	}
 }
 
 func TestSettingsReachTheServer(t *testing.T) {
 	t.Parallel()
+	notExisting(t)
 	server := start(t, pgtest.Options{Durable: true, Settings: map[string]string{"application_name": "it's here"}})
-	if server.Kind() == pgtest.KindDSN {
-		return // an existing server keeps its own
-	}
 	conn := connect(t, server.AdminDSN())
 	for name, want := range map[string]string{
 		"fsync": "on", "synchronous_commit": "on", "application_name": "it's here", "max_connections": "200", "TimeZone": "UTC",
@@ -99,17 +99,14 @@ func TestSettingsReachTheServer(t *testing.T) {
 
 func TestFailedStartShowsTheLog(t *testing.T) {
 	t.Parallel()
+	notExisting(t)
 	server, err := pgtest.Start(t.Context(), pgtest.Options{
 		Log:      new(bytes.Buffer),
 		Settings: map[string]string{"shared_buffers": "much"},
 	})
 	if err == nil {
-		kind := server.Kind()
 		stop(t, server)
-		if kind != pgtest.KindDSN {
-			t.Fatal("a server started with shared_buffers = much")
-		}
-		return
+		t.Fatal("a server started with shared_buffers = much")
 	}
 	if !strings.Contains(err.Error(), "shared_buffers") {
 		t.Errorf("the error does not show the server's log: %v", err)
@@ -119,60 +116,78 @@ func TestFailedStartShowsTheLog(t *testing.T) {
 // A server must not outlive its starter, however that ends.
 func TestServerDiesWithItsStarter(t *testing.T) {
 	t.Parallel()
-	child := exec.Command(os.Args[0])
-	child.Env = append(os.Environ(), starterVariable+"=start")
-	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	out, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
+	notExisting(t)
+	admin, _ := startAndKill(t, "start")
+	if pg.Server().Kind() == pgtest.KindBinary {
+		eventually(t, "the data directory goes", func() bool { return !exists(admin.dir) })
 	}
-	child.Stderr = os.Stderr
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	dsn := make([]byte, 256)
-	n, err := out.Read(dsn)
-	if err != nil {
-		t.Fatalf("the starter said nothing: %v", err)
-	}
-	admin := strings.TrimSpace(string(dsn[:n]))
-	var dir string
-	if err := connect(t, admin).QueryRow(t.Context(), "show data_directory").Scan(&dir); err != nil {
-		t.Fatal(err)
-	}
-	// The whole group, as a supervisor ends a job.
-	if err := syscall.Kill(-child.Process.Pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	child.Wait()
-	switch pg.Server().Kind() {
-	case pgtest.KindBinary:
-		eventually(t, "the data directory goes", func() bool { return !exists(dir) })
-		fallthrough
-	case pgtest.KindDocker:
-		eventually(t, "the server ends", func() bool { return !answers(admin) })
-	}
+	eventually(t, "the server ends", func() bool { return !answers(admin.dsn) })
 }
 
-func TestKeptServerOutlivesStop(t *testing.T) {
+// Stop or the stop command must end a server that was kept, and nothing else may.
+func TestKeptServerOutlivesItsStarter(t *testing.T) {
 	t.Parallel()
+	notExisting(t)
+	admin, stopCommand := startAndKill(t, "keep")
+	if !answers(admin.dsn) {
+		t.Error("a kept server does not answer after its starter was killed")
+	}
+	if out, err := exec.CommandContext(t.Context(), "sh", "-c", stopCommand).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", stopCommand, err, out)
+	}
+	if answers(admin.dsn) {
+		t.Error("the server answers after its stop command")
+	}
+
 	server := start(t, pgtest.Options{Keep: true})
 	if err := server.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !answers(server.AdminDSN()) {
-		t.Fatal("a kept server does not answer after Stop")
-	}
-	if server.Kind() == pgtest.KindDSN {
-		return
-	}
-	out, err := exec.CommandContext(t.Context(), "sh", "-c", server.StopCommand()).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", server.StopCommand(), err, out)
-	}
 	if answers(server.AdminDSN()) {
-		t.Error("the server answers after its stop command")
+		t.Error("the server answers after Stop")
 	}
+}
+
+// notExisting skips a test of what happens to servers of our own.
+func notExisting(t *testing.T) {
+	t.Helper()
+	if pg.Server().Kind() == pgtest.KindDSN {
+		t.Skip("FAIRCLAIM_TEST_DSN names a server that is not ours to start or stop")
+	}
+}
+
+// place is where a server is and where it has its data.
+type place struct{ dsn, dir string }
+
+// startAndKill has another process start a server, and kills it with its whole
+// process group, as a supervisor ends a job.
+func startAndKill(t *testing.T, how string) (admin place, stopCommand string) {
+	t.Helper()
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), starterVariable+"="+how)
+	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	child.Stderr = os.Stderr
+	stdout, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer child.Wait()
+	defer syscall.Kill(-child.Process.Pid, syscall.SIGKILL)
+
+	lines := bufio.NewScanner(stdout)
+	for _, line := range []*string{&admin.dsn, &stopCommand} {
+		if !lines.Scan() {
+			t.Fatalf("the starter said too little: %v", lines.Err())
+		}
+		*line = lines.Text()
+	}
+	if err := connect(t, admin.dsn).QueryRow(t.Context(), "show data_directory").Scan(&admin.dir); err != nil {
+		t.Fatal(err)
+	}
+	return admin, stopCommand
 }
 
 func start(t *testing.T, opts pgtest.Options) *pgtest.Server {
