@@ -21,7 +21,7 @@ help: ## List the targets
 
 .PHONY: demo
 demo: postgres ## Watch a bursty tenant and twenty quiet ones share an outbox; KEEP=1 leaves the database up
-	@go run ./integration/demo
+	@go run ./integration/demo $(if $(KEEP),-keep)
 
 .PHONY: build
 build: ## Build bin/sweep
