@@ -19,6 +19,7 @@ type longRun struct {
 	batch    int
 	maxBytes int
 	once     bool // each sweep is a node's only one
+	turns    bool // the sweeps take turns at the halves of the shards
 	settle   bool // every message takes exactly one sweep
 	judge    func(sweeps [][]modelClaimed) error
 }
@@ -39,7 +40,11 @@ func (l longRun) play(ctx context.Context, conn *pgx.Conn) error {
 		if l.once {
 			node = fmt.Sprint("node", i)
 		}
-		rows, err := modelClaimRows(ctx, conn, node, longShards(), l.batch, l.maxBytes)
+		shards := longShards()
+		if l.turns {
+			shards = shards[i%2*8:][:8]
+		}
+		rows, err := modelClaimRows(ctx, conn, node, shards, l.batch, l.maxBytes)
 		if err != nil {
 			return err
 		}
@@ -79,7 +84,9 @@ func longGap(name func(modelClaimed) string, names []string, every int) func([][
 		}
 		for i, sweep := range sweeps {
 			for _, row := range sweep {
-				last[name(row)] = i
+				if _, ok := last[name(row)]; ok {
+					last[name(row)] = i
+				}
 			}
 			for n, at := range last {
 				if i-at >= every {
@@ -100,6 +107,22 @@ func longEven(names []string, within int) func([][]modelClaimed) error {
 		}
 		if slices.Max(got)-slices.Min(got) > within {
 			return fmt.Errorf("%v were served %v times", names, got)
+		}
+		return nil
+	}
+}
+
+// longTotal: a namespace gets so many in all.
+func longTotal(namespace string, want int) func([][]modelClaimed) error {
+	return func(sweeps [][]modelClaimed) error {
+		got := 0
+		for _, row := range slices.Concat(sweeps...) {
+			if row.Namespace == namespace {
+				got++
+			}
+		}
+		if got != want {
+			return fmt.Errorf("%s was served %d times, want %d", namespace, got, want)
 		}
 		return nil
 	}
@@ -141,6 +164,14 @@ func longRoutes(namespaces, routes int) []string {
 
 func longRuns() map[string]longRun {
 	return map[string]longRun{
+		"INV-4 strict, the shards take turns": {
+			setUp: longBacklog(2, 1, 200, 1) + `select outbox.set_quota('ns1', 5, true)`, sweeps: 6, batch: 20, turns: true,
+			judge: longTotal("ns1", 5),
+		},
+		"INV-4 not strict, the shards take turns": {
+			setUp: longBacklog(2, 1, 200, 1) + `select outbox.set_quota('ns1', 5)`, sweeps: 6, batch: 20, turns: true,
+			judge: longTotal("ns1", 6),
+		},
 		"INV-5 200 namespaces, batch 7": {
 			setUp: longBacklog(200, 1, 12, 1), sweeps: 290, batch: 7,
 			judge: longGap(longNamespace, longNames("ns", 200), 29),
@@ -172,6 +203,12 @@ func longRuns() map[string]longRun {
 		"INV-6 the odd remainder moves on": {
 			setUp: longBacklog(3, 1, 200, 1), sweeps: 30, batch: 10, judge: longEven(longNames("ns", 3), 2),
 		},
+		"INV-6 the odd remainder moves on, in pass 2": {
+			setUp: longBacklog(4, 1, 100, 1) + `select outbox.set_quota('ns4', 1)`, sweeps: 30, batch: 9, settle: true,
+			judge: func(sweeps [][]modelClaimed) error {
+				return longEven(longNames("ns", 3), 2)(longWithout(sweeps, "ns4"))
+			},
+		},
 		"INV-7 a quota of 1, two routes, a message takes a sweep": {
 			settings: `{"default_quota": 1}`, setUp: longBacklog(2, 2, 50, 1), sweeps: 90, batch: 10, settle: true,
 			judge: longGap(longRoute, longRoutes(2, 2), 2),
@@ -193,11 +230,25 @@ func longRuns() map[string]longRun {
 			setUp: longBacklog(1, 9, 60, 1) + `update outbox.pending as p set visible_after = 'infinity' where p.task_queue not in ('q1', 'q4', 'q9')`,
 			judge: longGap(longRoute, []string{"ns1 q1", "ns1 q4", "ns1 q9"}, 9),
 		},
+		"INV-5 more routes than max_routes, the only due one is out of sight": {
+			settings: `{"max_routes": 2}`, sweeps: 50, batch: 1,
+			setUp: longBacklog(1, 5, 50, 1) + `
+				update outbox.pending as p set visible_after = 'infinity' where p.task_queue > 'q1' and p.id not in (
+				  select min(p.id) from outbox.pending as p where p.task_queue = 'q2')`,
+			judge: longGap(longRoute, []string{"ns1 q1"}, 5),
+		},
 		"a quota of 1 passes no shard over": {
 			settings: `{"default_quota": 1}`, setUp: longBacklog(1, 1, 600, 1), sweeps: 300, batch: 10, settle: true,
 			judge: longGap(longShard, longNames("shard ", 15), 150),
 		},
 	}
+}
+
+func longWithout(sweeps [][]modelClaimed, namespace string) [][]modelClaimed {
+	for i, sweep := range sweeps {
+		sweeps[i] = slices.DeleteFunc(sweep, func(c modelClaimed) bool { return c.Namespace == namespace })
+	}
+	return sweeps
 }
 
 // TestClaimLongRun looks at what is only true of many sweeps: INV-5, INV-6, INV-7.

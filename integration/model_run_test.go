@@ -78,7 +78,7 @@ func (r *modelRun) setUp(ctx context.Context) error {
 	for i := range 1 + r.rng.IntN(40) {
 		t := modelTenant{name: fmt.Sprintf("%c%x", []rune("aZ_é0")[r.rng.IntN(5)], r.rng.IntN(1<<20)*64+i)}
 		for q := range 1 + r.rng.IntN(5) {
-			t.routes = append(t.routes, fmt.Sprintf("%c%d", 'a'+rune(r.rng.IntN(26)), q))
+			t.routes = append(t.routes, fmt.Sprintf("%c%d", 'a'+rune(r.rng.IntN(6)), q))
 		}
 		r.tenants = append(r.tenants, t)
 	}
@@ -106,17 +106,17 @@ func (r *modelRun) someShards() []int {
 func (r *modelRun) step(ctx context.Context) error {
 	var err error
 	switch n := r.rng.IntN(100); {
-	case n < 20 || len(r.model.messages) == 0:
+	case n < 18 || len(r.model.messages) == 0:
 		err = r.enqueue(ctx)
-	case n < 65:
+	case n < 60:
 		err = r.claim(ctx)
-	case n < 84:
+	case n < 79:
 		err = r.settle(ctx)
-	case n < 87:
+	case n < 82:
 		err = r.rescue(ctx)
-	case n < 90:
+	case n < 85:
 		err = r.cancel(ctx)
-	case n < 93:
+	case n < 88:
 		err = r.redrive(ctx)
 	case n < 96:
 		err = r.hold(ctx)

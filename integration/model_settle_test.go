@@ -211,12 +211,12 @@ func (r *modelRun) redrive(ctx context.Context) error {
 func (r *modelRun) hold(ctx context.Context) error {
 	t := r.tenants[r.rng.IntN(len(r.tenants))]
 	lane := modelLane{t.name, t.routes[r.rng.IntN(len(t.routes))]}
-	switch r.rng.IntN(6) {
-	case 0:
+	switch r.rng.IntN(12) {
+	case 0, 1, 2, 3:
 		lane.Namespace = ""
-	case 1, 2:
+	case 4, 5, 6:
 		lane.Queue = ""
-	case 3:
+	case 7:
 		lane = modelLane{}
 	}
 	for paused := range r.model.pauses { // most pauses do not last
