@@ -107,6 +107,14 @@ func await(t testing.TB, q querier, sql string, args ...any) {
 	}
 }
 
+// impatient makes a session fail, rather than hang, where it waits for a lock that
+// nobody gives back.
+func impatient(t testing.TB, conn *pgx.Conn) *pgx.Conn {
+	t.Helper()
+	run(t, conn, "set lock_timeout = '10 s'")
+	return conn
+}
+
 // awaitBlocked polls until the session with this process id waits for a lock.
 func awaitBlocked(t testing.TB, q querier, pid uint32) {
 	t.Helper()

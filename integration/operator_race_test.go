@@ -10,7 +10,7 @@ import (
 func TestCancelRaces(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	mover, canceller, watch := db.Connect(t), db.Connect(t), db.Connect(t)
+	mover, canceller, watch := db.Connect(t), impatient(t, db.Connect(t)), db.Connect(t)
 	for _, c := range []struct {
 		move      string
 		claimed   bool // before the move
@@ -61,7 +61,7 @@ func TestCancelRaces(t *testing.T) {
 func TestRedriveRace(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	first, second, watch := db.Connect(t), db.Connect(t), db.Connect(t)
+	first, second, watch := db.Connect(t), impatient(t, db.Connect(t)), db.Connect(t)
 	for _, call := range []string{"select count(*) from outbox.redrive(array[$1::bigint])", "select outbox.prune('0', 10, true) where $1::bigint > 0"} {
 		id := put(t, first, "n", "q", "k")
 		row := claimOne(t, first, "n1")

@@ -100,7 +100,7 @@ func TestRedriveNamespace(t *testing.T) {
 func TestRescue(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	conn, other := db.Connect(t), db.Connect(t)
+	conn, other := impatient(t, db.Connect(t)), db.Connect(t)
 	run(t, conn, "select outbox.enqueue('n', 'q', 'k' || g, '') from generate_series(1, 10) as g")
 	rows := claim(t, conn, "n1", 10)
 	if got := list[int64](t, conn, "select id from outbox.rescue()"); len(got) != 0 {

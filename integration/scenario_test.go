@@ -57,7 +57,7 @@ func TestScenarios(t *testing.T) {
 			}
 			db := pg.New(t)
 			s := &scenario{
-				conn: db.Connect(t, pgtest.Param("application_name", "scenario")), db: db,
+				conn: impatient(t, db.Connect(t, pgtest.Param("application_name", "scenario"))), db: db,
 				tokens: map[string][]int64{}, count: map[string]int{}, sessions: map[string]pgx.Tx{},
 			}
 			got := s.play(t, string(text))

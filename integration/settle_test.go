@@ -219,7 +219,7 @@ func TestCompleteInConsumersTransaction(t *testing.T) {
 func TestSettleRaces(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	first, second, watch := db.Connect(t), db.Connect(t), db.Connect(t)
+	first, second, watch := db.Connect(t), impatient(t, db.Connect(t)), db.Connect(t)
 	for firstHow := range settles {
 		for secondHow := range settles {
 			id := put(t, first, "n", "q", firstHow+secondHow)
@@ -254,7 +254,7 @@ func TestSettleRaces(t *testing.T) {
 func TestSettlesDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	first, second, watch := db.Connect(t), db.Connect(t), db.Connect(t)
+	first, second, watch := db.Connect(t), impatient(t, db.Connect(t)), db.Connect(t)
 	var ids []int64
 	for i := range 3 {
 		ids = append(ids, put(t, first, "n", "q", fmt.Sprint(i)))
