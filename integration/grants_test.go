@@ -149,6 +149,7 @@ func TestSearchPathAttack(t *testing.T) {
 	conn := db.Connect(t, pgtest.As(role))
 	for _, sql := range []string{
 		"create table evil.stolen (by name, what text)",
+		"grant usage on schema evil to public; grant all on evil.stolen to public",
 		"create function evil.steal(what text) returns void language plpgsql as 'begin insert into evil.stolen values (current_user, what); end'",
 	} {
 		run(t, conn, sql)
