@@ -113,9 +113,16 @@ func TestRoutes(t *testing.T) {
 	defer r.Close()
 	sinks := map[string]driver.Sink{}
 	for _, c := range []struct{ queue, name string }{
-		{"other", "stdout"}, {"", "stdout"}, {"A", "stdout"}, {"a ", "stdout"}, {"d", "stdout"},
-		{"a", "exec:sh"}, {"c", "exec:sh"}, {"b", "exec:sh (2)"},
-		{"cafe\u0301", "https://h"}, {"caf\u00e9", "https://h (2)"},
+		{"other", "stdout"},
+		{"", "stdout"},
+		{"A", "stdout"},
+		{"a ", "stdout"},
+		{"d", "stdout"},
+		{"a", "exec:sh"},
+		{"c", "exec:sh"},
+		{"b", "exec:sh (2)"},
+		{"cafe\u0301", "https://h"},
+		{"caf\u00e9", "https://h (2)"},
 	} {
 		name, s := r.For(c.queue)
 		if name != c.name {
