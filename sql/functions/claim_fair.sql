@@ -40,18 +40,8 @@ declare
   v_rooms   int[];
   v_idle    text[];      -- idle ones with more routes than one claim looks at,
   v_idle_at text[];      --   and the last it looked at
-  v_id      bigint[];    -- the rows, in the order of service
-  v_tid     tid[];
-  v_of      text[];
-  v_queue   text[];
-  v_routes  int[];
-  v_shard   int[];
-  v_after   timestamptz[];
-  v_attempt int[];
-  v_bytes   int[];
-  v_pass    int[];
-  v_rank    int;         -- the highest of them
-  v_deleted int;
+  v_pick    record;      -- the rows, in the order of service
+  v_moved   int;
   v_token   bigint;
 begin
   -- 1. Arguments, and the transaction that this claim is part of.
@@ -103,68 +93,57 @@ begin
   v_full := v_visited < v_config.max_visits and coalesce(cardinality(v_names), 0) < claim_fair.batch;
 
   -- 4. Which rows.
-  if v_names is not null then
-    select array_agg(p.id), array_agg(p.tid), array_agg(p.namespace), array_agg(p.task_queue), array_agg(p.routes),
-           array_agg(p.shard), array_agg(p.visible_after), array_agg(p.attempt), array_agg(p.payload_bytes),
-           array_agg(p.pass), max(p.rank)
-    into v_id, v_tid, v_of, v_queue, v_routes, v_shard, v_after, v_attempt, v_bytes, v_pass, v_rank
-    from (select p.*
-          from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_held, v_next, claim_fair.batch,
-                                 claim_fair.max_bytes, case when v_full then v_round end, v_now, true, v_config) as p
-          order by p.n) as p;
-  end if;
+  select p.* into v_pick
+  from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_held, v_next, claim_fair.batch,
+                         claim_fair.max_bytes, case when v_full then v_round end, v_now, true, v_config) as p
+  where v_names is not null;
 
   -- 5. Where the next claim goes on: behind the last namespace that the walk came to,
   -- or, where max_bytes ended the claim within rank 1, behind the last one served. A
   -- walk all around that served none leaves everything as it is.
-  if v_rank = 1 and claim_fair.max_bytes <= (select sum(b.bytes) from unnest(v_bytes) as b(bytes)) then
-    v_to := v_of[cardinality(v_of)];
+  if v_pick.last_rank = 1 and claim_fair.max_bytes <= v_pick.last_bytes then
+    v_to := v_names[v_pick.picked[cardinality(v_pick.picked)]];
     v_wrapped := v_to collate "C" <= v_cursor;
   end if;
-  if v_id is not null or not v_full then
+  if v_pick.ids is not null or not v_full then
     insert into outbox.walk as w (node, namespace, round, claimed_at, claimed)
-    values (claim_fair.node, v_to, v_round + v_wrapped::int, v_now, coalesce(cardinality(v_id), 0))
+    values (claim_fair.node, v_to, v_round + v_wrapped::int, v_now, coalesce(cardinality(v_pick.ids), 0))
     on conflict on constraint walk_pkey do update
       set namespace = excluded.namespace, round = excluded.round, claimed_at = excluded.claimed_at,
           claimed = excluded.claimed;
   end if;
-  if v_idle is not null or 1 < any (v_routes) then
+  if v_idle is not null or v_pick.many is not null then
     insert into outbox.route as t (namespace, node, task_queue, served_at)
-    select x.namespace, claim_fair.node, x.task_queue, v_now
-    from (select distinct on (u.namespace collate "C") u.namespace, u.task_queue
-          from unnest(v_of, v_queue, v_routes) with ordinality as u(namespace, task_queue, routes, n)
-          where u.routes > 1
-          order by u.namespace collate "C", u.n desc) as x
-    union all
-    select i.namespace, claim_fair.node, i.task_queue, v_now
-    from unnest(v_idle, v_idle_at) as i(namespace, task_queue)
+    select u.namespace, claim_fair.node, u.task_queue, v_now
+    from unnest(v_pick.many || v_idle, v_pick.many_at || v_idle_at) as u(namespace, task_queue)
     on conflict on constraint route_pkey do update
       set task_queue = excluded.task_queue, served_at = excluded.served_at
       where t.task_queue <> excluded.task_queue;
   end if;
-  if v_id is null then
+  if v_pick.ids is null then
     return;
   end if;
 
   -- 6. Move the rows, and return them with their cold side.
-  delete from outbox.pending as p where p.ctid = any (v_tid);
-  get diagnostics v_deleted = row_count;
-  if v_deleted <> cardinality(v_id) then
-    raise exception 'outbox.claim_fair: locked % rows and found % of them again', cardinality(v_id), v_deleted
-      using errcode = 'internal_error';
-  end if;
   v_token := nextval('outbox.claim_token');
+  with p as (
+    delete from outbox.pending as d where d.ctid = any (v_pick.tids) returning d.*
+  )
   insert into outbox.claimed as c (id, namespace, task_queue, shard, visible_after, attempt, payload_bytes,
                                    claim_token, claimed_by, claimed_at, lease_until)
-  select u.id, u.namespace, u.task_queue, u.shard, u.visible_after,
-         least(u.attempt, 2147483646) + 1, -- a charge on the last attempt there is must not raise
-         u.payload_bytes, v_token, claim_fair.node, v_now, v_now + v_config.lease
-  from unnest(v_id, v_of, v_queue, v_shard, v_after, v_attempt, v_bytes)
-       as u(id, namespace, task_queue, shard, visible_after, attempt, payload_bytes);
+  select p.id, p.namespace, p.task_queue, p.shard, p.visible_after,
+         least(p.attempt, 2147483646) + 1, -- a charge on the last attempt there is must not raise
+         p.payload_bytes, v_token, claim_fair.node, v_now, v_now + v_config.lease
+  from p;
+  get diagnostics v_moved = row_count;
+  if v_moved <> cardinality(v_pick.ids) then
+    raise exception 'outbox.claim_fair: locked % rows and found % of them again', cardinality(v_pick.ids), v_moved
+      using errcode = 'internal_error';
+  end if;
   return query
   select m.id, v_token, m.namespace, m.task_queue, m.dispatch_key, u.shard, least(u.attempt, 2147483646) + 1,
          m.content_type, m.headers, m.payload, v_now + v_config.lease, u.pass
-  from unnest(v_id, v_shard, v_attempt, v_pass) with ordinality as u(id, shard, attempt, pass, n)
+  from unnest(v_pick.ids, v_pick.shards, v_pick.attempts, v_pick.passes) with ordinality as u(id, shard, attempt, pass, n)
   join outbox.message as m on m.id = u.id
   order by u.n;
 end $$;

@@ -1,9 +1,9 @@
 -- requires: walk_routes.sql walk_lanes.sql
 create or replace function outbox.claim_pick(
   node text, namespaces text[], rounds bigint[], headrooms int[], held int[], next_held int[],
-  batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config)
-returns table (n int, rank int, pass int, id bigint, tid tid, namespace text, task_queue text, routes int,
-               shard int, visible_after timestamptz, attempt int, payload_bytes int)
+  batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config,
+  out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[],
+  out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[])
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off     -- as in claim_walk
@@ -16,6 +16,8 @@ set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
 -- The second half of a claim's plan: which rows, out of namespaces that are all eligible.
+-- One row of arrays: a row's id, place, shard, attempts so far, pass, and its namespace as
+-- an index, in the order of service.
 --
 -- Each namespace's rows are ranked, round-robin over its routes; rank 1 of all of them
 -- comes before rank 2 of any. Ranks up to the slice are pass 1, ceil(batch / namespaces);
@@ -29,28 +31,31 @@ as $$
 --
 -- Within a rank the order is that of namespaces (the walk's), unless turn says that
 -- all eligible namespaces are here: then the first place moves on by one each round,
--- among those that have a row of that rank, and with it the odd remainder of the batch. Lanes start at a shard drawn by
--- hash from namespace and round, so that no rhythm of the claims can pass one over.
+-- among those that have a row of that rank, and with it the odd remainder of the batch.
+-- Lanes start at a shard drawn by hash from namespace and round, so that no rhythm of
+-- the claims can pass one over. many names the namespaces served that have several
+-- routes, many_at the route of each that came last: the next pick starts behind it.
+--
 -- for_claim locks the rows it returns; rows that others have locked do not count.
 declare
   v_count  int := cardinality(claim_pick.namespaces);
   v_slice  int := (claim_pick.batch + v_count - 1) / v_count;
-  v_need   int[] := '{}';  -- rows wanted, a namespace
-  v_wide   int[] := '{}';  -- routes looked for, a namespace: one more than can be needed
-  v_got    int[];          -- rows found, a namespace
-  v_open   int[];          -- routes that may have more, a namespace
-  v_of     int[];          -- by route: its namespace,
-  v_queue  text[];         --   its name,
+  v_need   int[] := '{}';  -- by namespace: rows wanted,
+  v_wide   int[] := '{}';  --   routes looked for, one more than can be needed,
+  v_got    int[];          --   rows found,
+  v_open   int[];          --   routes that may have more
+  v_of     int[];          -- by route: its namespace, as an index
+  v_name   text[];         --   and by name,
+  v_queue  text[];         --   its own name,
   v_first  int[];          --   the shard its lanes start at,
   v_routes int[];          --   how many due routes its namespace has, as far as looked for,
   v_part   int[];          --   rows wanted,
   v_have   int[];          --   rows found
   v_route  int[];          -- by row: its route,
-  v_nth    int[];          --   its place in the route,
+  v_rank   int[];
   v_id     bigint[];
   v_tid    tid[];
   v_shard  int[];
-  v_after  timestamptz[];
   v_tries  int[];
   v_bytes  int[];
   v_raised boolean;
@@ -62,11 +67,12 @@ begin
     v_wide[i] := v_need[i] + 1;
   end loop;
   loop
-    select array_agg(x.i), array_agg(x.task_queue), array_agg(x.first), array_agg(x.routes + x.cut::int),
+    select array_agg(x.i), array_agg(x.namespace), array_agg(x.task_queue), array_agg(x.first),
+           array_agg(x.routes + x.cut::int),
            array_agg(case when x.nth <= x.need then (x.need - 1) / least(x.routes, x.need) + 1 else 0 end)
-    into v_of, v_queue, v_first, v_routes, v_part
+    into v_of, v_name, v_queue, v_first, v_routes, v_part
     from (
-      select u.i, u.need, r.task_queue, r.due, row_number() over (partition by u.i order by r.n) as nth,
+      select u.i, u.namespace, u.need, r.task_queue, r.due, row_number() over (partition by u.i order by r.n) as nth,
              (count(*) filter (where r.due) over (partition by u.i))::int as routes,
              bool_or(r.n = (claim_pick.config).max_routes) over (partition by u.i) as cut,
              claim_pick.held[1 + (hashtextextended(u.namespace collate "C", u.round) & 9223372036854775807)
@@ -82,7 +88,7 @@ begin
                  where t.namespace = u.namespace order by t.served_at desc limit 1), '') as after
               offset 0) as s -- apart, for the next call to be inlined
         cross join lateral (
-          select x.n, x.task_queue from outbox.walk_routes(u.namespace, s.after) as x
+          select x.* from outbox.walk_routes(u.namespace, s.after) as x
           limit (claim_pick.config).max_routes
         ) as r
         cross join lateral (
@@ -90,8 +96,9 @@ begin
                              where p.namespace = u.namespace and p.task_queue = r.task_queue)
              and not exists (select from outbox.pause as p
                              where p.namespace is null and p.task_queue = r.task_queue)
-             and exists (select from outbox.walk_lanes(u.namespace, r.task_queue, 0, claim_pick.next_held) as l
-                         where l.head <= claim_pick.now) as due
+             and (claim_pick.next_held[r.shard + 1] = r.shard and r.head <= claim_pick.now
+                  or exists (select from outbox.walk_lanes(u.namespace, r.task_queue, 0, claim_pick.next_held) as l
+                             where l.head <= claim_pick.now)) as due
           offset 0 -- evaluate it once
         ) as y
         where y.due or r.n = (claim_pick.config).max_routes
@@ -103,65 +110,78 @@ begin
     exit when v_of is null;
 
     loop -- until each namespace has what it needs, or nothing more
+      -- A route's rows: those of the lane it starts at, then of the lanes that have any.
       if claim_pick.for_claim then
-        select array_agg(x.r), array_agg(x.id), array_agg(x.tid), array_agg(x.shard),
-               array_agg(x.visible_after), array_agg(x.attempt), array_agg(x.payload_bytes)
-        into v_route, v_id, v_tid, v_shard, v_after, v_tries, v_bytes
+        select array_agg(x.r), array_agg(x.rank), array_agg(x.id), array_agg(x.tid), array_agg(x.shard),
+               array_agg(x.attempt), array_agg(x.payload_bytes)
+        into v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_bytes
         from (
-          select r.r, m.*
-          from unnest(v_of, v_queue, v_first, v_part) with ordinality as r(i, task_queue, first, part, r)
+          select r.r, m.*, (row_number() over (partition by r.i order by m.nth, r.r))::int as rank
+          from unnest(v_of, v_name, v_queue, v_first, v_part) with ordinality as r(i, namespace, task_queue, first, part, r)
           cross join lateral (
-            select l.n, p.*
-            from outbox.walk_lanes(claim_pick.namespaces[r.i], r.task_queue, r.first, claim_pick.next_held) as l
-            cross join lateral (
-              select p.id, p.ctid as tid, p.shard, p.visible_after, p.attempt, p.payload_bytes
-              from outbox.pending as p
-              where p.namespace = claim_pick.namespaces[r.i] and p.task_queue = r.task_queue
-                and p.shard = l.shard and p.visible_after <= claim_pick.now
-              order by p.visible_after, p.id limit r.part
-              for update skip locked
-            ) as p
-            where l.head <= claim_pick.now
-            limit r.part
+            select row_number() over () as nth, x.*
+            from (
+              select p.*
+              from (
+                select r.first as shard
+                union all
+                select l.shard
+                from outbox.walk_lanes(r.namespace, r.task_queue, r.first + 1, claim_pick.next_held) as l
+                where l.head <= claim_pick.now and l.shard <> r.first
+              ) as l
+              cross join lateral (
+                select p.id, p.ctid as tid, p.shard, p.attempt, p.payload_bytes
+                from outbox.pending as p
+                where p.namespace = r.namespace and p.task_queue = r.task_queue
+                  and p.shard = l.shard and p.visible_after <= claim_pick.now
+                order by p.visible_after, p.id limit r.part
+                for update skip locked
+              ) as p
+              limit r.part
+            ) as x
           ) as m
           where r.part > 0
-          order by r.r, m.n, m.visible_after, m.id
         ) as x;
       else -- the same without the lock
-        select array_agg(x.r), array_agg(x.id), array_agg(x.tid), array_agg(x.shard),
-               array_agg(x.visible_after), array_agg(x.attempt), array_agg(x.payload_bytes)
-        into v_route, v_id, v_tid, v_shard, v_after, v_tries, v_bytes
+        select array_agg(x.r), array_agg(x.rank), array_agg(x.id), array_agg(x.tid), array_agg(x.shard),
+               array_agg(x.attempt), array_agg(x.payload_bytes)
+        into v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_bytes
         from (
-          select r.r, m.*
-          from unnest(v_of, v_queue, v_first, v_part) with ordinality as r(i, task_queue, first, part, r)
+          select r.r, m.*, (row_number() over (partition by r.i order by m.nth, r.r))::int as rank
+          from unnest(v_of, v_name, v_queue, v_first, v_part) with ordinality as r(i, namespace, task_queue, first, part, r)
           cross join lateral (
-            select l.n, p.*
-            from outbox.walk_lanes(claim_pick.namespaces[r.i], r.task_queue, r.first, claim_pick.next_held) as l
-            cross join lateral (
-              select p.id, p.ctid as tid, p.shard, p.visible_after, p.attempt, p.payload_bytes
-              from outbox.pending as p
-              where p.namespace = claim_pick.namespaces[r.i] and p.task_queue = r.task_queue
-                and p.shard = l.shard and p.visible_after <= claim_pick.now
-              order by p.visible_after, p.id limit r.part
-            ) as p
-            where l.head <= claim_pick.now
-            limit r.part
+            select row_number() over () as nth, x.*
+            from (
+              select p.*
+              from (
+                select r.first as shard
+                union all
+                select l.shard
+                from outbox.walk_lanes(r.namespace, r.task_queue, r.first + 1, claim_pick.next_held) as l
+                where l.head <= claim_pick.now and l.shard <> r.first
+              ) as l
+              cross join lateral (
+                select p.id, p.ctid as tid, p.shard, p.attempt, p.payload_bytes
+                from outbox.pending as p
+                where p.namespace = r.namespace and p.task_queue = r.task_queue
+                  and p.shard = l.shard and p.visible_after <= claim_pick.now
+                order by p.visible_after, p.id limit r.part
+              ) as p
+              limit r.part
+            ) as x
           ) as m
           where r.part > 0
-          order by r.r, m.n, m.visible_after, m.id
         ) as x;
       end if;
 
       v_have := array_fill(0, array[cardinality(v_of)]);
       v_got := array_fill(0, array[v_count]);
       v_open := array_fill(0, array[v_count]);
-      v_nth := '{}';
       for k in 1 .. coalesce(cardinality(v_id), 0) loop
         v_have[v_route[k]] := v_have[v_route[k]] + 1;
-        v_nth[k] := v_have[v_route[k]];
-        v_got[v_of[v_route[k]]] := v_got[v_of[v_route[k]]] + 1;
       end loop;
       for r in 1 .. cardinality(v_of) loop
+        v_got[v_of[r]] := v_got[v_of[r]] + v_have[r];
         v_open[v_of[r]] := v_open[v_of[r]] + (v_have[r] = v_part[r])::int;
       end loop;
       v_raised := false;
@@ -200,18 +220,15 @@ begin
     end loop;
   end loop;
 
-  return query
-  with ranked as (
-    select k.k, v_of[k.route] as i, k.bytes,
-           row_number() over (partition by v_of[k.route] order by k.nth, k.route) as rank
-    from unnest(v_route, v_nth, v_bytes) with ordinality as k(route, nth, bytes, k)
-  ), placed as materialized (
-    select r.*, row_number() over (partition by r.rank order by r.i) - 1 as place,
-           count(*) over (partition by r.rank) as places
-    from ranked as r
-    where r.rank <= v_need[r.i]
+  with placed as materialized (
+    select k.k, v_of[k.route] as i, k.route, k.rank, k.id, k.tid, k.shard, k.attempt, k.bytes,
+           row_number() over (partition by k.rank order by k.route) - 1 as place,
+           count(*) over (partition by k.rank) as places
+    from unnest(v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_bytes) with ordinality
+         as k(route, rank, id, tid, shard, attempt, bytes, k)
+    where k.rank <= v_need[v_of[k.route]]
   ), ordered as (
-    select p.k, p.rank, p.i, row_number() over w as n,
+    select p.*, row_number() over w as n,
            coalesce(sum(p.bytes) over (w rows between unbounded preceding and 1 preceding), 0) as bytes_before
     from placed as p
     window w as (order by p.rank,
@@ -222,12 +239,26 @@ begin
                      or (select sum(f.bytes) from placed as f where f.rank = 1) < claim_pick.max_bytes)
            then (p.place - claim_pick.turn % p.places + p.places) % p.places else p.place end)
   )
-  select o.n::int, o.rank::int, case when o.rank <= v_slice then 1 else 2 end, v_id[o.k], v_tid[o.k],
-         claim_pick.namespaces[o.i], v_queue[v_route[o.k]], v_routes[v_route[o.k]],
-         v_shard[o.k], v_after[o.k], v_tries[o.k], v_bytes[o.k]
-  from ordered as o
-  where o.n <= claim_pick.batch and (claim_pick.max_bytes is null or o.bytes_before < claim_pick.max_bytes)
-  order by o.n;
+  select array_agg(o.id), array_agg(o.tid), array_agg(o.shard), array_agg(o.attempt),
+         array_agg(case when o.rank <= v_slice then 1 else 2 end), array_agg(o.i), array_agg(o.route),
+         max(o.rank), max(o.bytes_before + o.bytes)
+  into ids, tids, shards, attempts, passes, picked, v_route, last_rank, last_bytes
+  from (select o.* from ordered as o
+        where o.n <= claim_pick.batch and (claim_pick.max_bytes is null or o.bytes_before < claim_pick.max_bytes)
+        order by o.n) as o;
+
+  if 1 < any (v_routes) then
+    v_have := array_fill(null::int, array[v_count]); -- the last route, a namespace
+    for k in 1 .. coalesce(cardinality(ids), 0) loop
+      v_have[picked[k]] := v_route[k];
+    end loop;
+    for i in 1 .. v_count loop
+      if v_routes[v_have[i]] > 1 then
+        many := many || claim_pick.namespaces[i];
+        many_at := many_at || v_queue[v_have[i]];
+      end if;
+    end loop;
+  end if;
 end $$;
 comment on function outbox.claim_pick is 'Which rows a claim takes from eligible namespaces, in order';
 revoke all on function outbox.claim_pick from public;

@@ -82,7 +82,7 @@ begin
                 where t.namespace = w.namespace order by t.served_at desc limit 1), '') as after
                offset 0) as s -- apart, for the next call to be inlined
        cross join lateral (
-         select x.n, x.task_queue from outbox.walk_routes(w.namespace, s.after) as x
+         select x.* from outbox.walk_routes(w.namespace, s.after) as x
          limit (claim_walk.config).max_routes
        ) as r
        cross join lateral (
@@ -90,8 +90,9 @@ begin
                             where p.namespace = w.namespace and p.task_queue = r.task_queue)
             and not exists (select from outbox.pause as p
                             where p.namespace is null and p.task_queue = r.task_queue)
-            and exists (select from outbox.walk_lanes(w.namespace, r.task_queue, 0, claim_walk.next_held) as l
-                        where l.head <= claim_walk.now) as due
+            and (claim_walk.next_held[r.shard + 1] = r.shard and r.head <= claim_walk.now
+                 or exists (select from outbox.walk_lanes(w.namespace, r.task_queue, 0, claim_walk.next_held) as l
+                            where l.head <= claim_walk.now)) as due
          offset 0 -- evaluate it once
        ) as y
        where y.due or r.n = (claim_walk.config).max_routes)

@@ -67,12 +67,14 @@ begin
              count(*) < explain_claim.batch and (select count(*) from walk) < v_config.max_visits as is_full
       from walk as w where w.verdict = 'eligible'
     ), pick as materialized (
-      select p.namespace, count(*) filter (where p.pass = 1) as pass1, count(*) filter (where p.pass = 2) as pass2
+      select e.names[x.i] as namespace, count(*) filter (where x.pass = 1) as pass1,
+             count(*) filter (where x.pass = 2) as pass2
       from eligible as e
       cross join lateral outbox.claim_pick(explain_claim.node, e.names, e.rounds, e.rooms, v_held, v_next,
         explain_claim.batch, explain_claim.max_bytes, case when e.is_full then v_turn end, v_now, false, v_config) as p
+      cross join lateral unnest(p.picked, p.passes) as x(i, pass)
       where e.active > 0
-      group by p.namespace
+      group by 1
     ), visited as (
       select w.* from walk as w
       union all -- the one asked for, if the walk ends before it

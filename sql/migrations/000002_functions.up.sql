@@ -273,29 +273,32 @@ revoke all on function outbox.walk_namespaces from public;
 
 -- >>> sql/functions/walk_routes.sql
 create or replace function outbox.walk_routes(namespace text, after text)
-returns table (n int, task_queue text)
+returns table (n int, task_queue text, shard int, head timestamptz)
 language sql stable
 -- The task queues of a namespace that have pending messages, from behind "after" on
--- and once around ('' for all, by name). One descent of pending_lane each; lazy.
+-- and once around ('' for all, by name). One descent of pending_lane each; the row it
+-- lands on is the head of the route's first lane. Lazy.
 begin atomic
-  with recursive walk(n, task_queue, wrapped) as (
-    select 0, walk_routes.after collate "C", walk_routes.after = ''
+  with recursive walk(n, task_queue, wrapped, shard, head) as (
+    select 0, walk_routes.after collate "C", walk_routes.after = '', null::int, null::timestamptz
     union all
-    select w.n + 1, x.task_queue, x.wrapped
+    select w.n + 1, x.task_queue, x.wrapped, x.shard, x.head
     from walk as w
     cross join lateral (
-      (select p.task_queue, w.wrapped from outbox.pending as p
+      (select p.task_queue, w.wrapped, p.shard, p.visible_after as head
+       from outbox.pending as p
        where p.namespace = walk_routes.namespace and p.task_queue > w.task_queue
-       order by p.task_queue limit 1)
+       order by p.task_queue, p.shard, p.visible_after limit 1)
       union all
-      (select p.task_queue, true from outbox.pending as p
+      (select p.task_queue, true, p.shard, p.visible_after
+       from outbox.pending as p
        where not w.wrapped and p.namespace = walk_routes.namespace
-       order by p.task_queue limit 1)
+       order by p.task_queue, p.shard, p.visible_after limit 1)
       limit 1
     ) as x
     where walk_routes.after = '' or not (x.wrapped and x.task_queue > walk_routes.after)
   )
-  select w.n, w.task_queue from walk as w where w.n > 0;
+  select w.n, w.task_queue, w.shard, w.head from walk as w where w.n > 0;
 end;
 comment on function outbox.walk_routes is 'Routes of a namespace with pending messages, by loose index scan';
 revoke all on function outbox.walk_routes from public;
@@ -438,7 +441,7 @@ begin
                 where t.namespace = w.namespace order by t.served_at desc limit 1), '') as after
                offset 0) as s -- apart, for the next call to be inlined
        cross join lateral (
-         select x.n, x.task_queue from outbox.walk_routes(w.namespace, s.after) as x
+         select x.* from outbox.walk_routes(w.namespace, s.after) as x
          limit (claim_walk.config).max_routes
        ) as r
        cross join lateral (
@@ -446,8 +449,9 @@ begin
                             where p.namespace = w.namespace and p.task_queue = r.task_queue)
             and not exists (select from outbox.pause as p
                             where p.namespace is null and p.task_queue = r.task_queue)
-            and exists (select from outbox.walk_lanes(w.namespace, r.task_queue, 0, claim_walk.next_held) as l
-                        where l.head <= claim_walk.now) as due
+            and (claim_walk.next_held[r.shard + 1] = r.shard and r.head <= claim_walk.now
+                 or exists (select from outbox.walk_lanes(w.namespace, r.task_queue, 0, claim_walk.next_held) as l
+                            where l.head <= claim_walk.now)) as due
          offset 0 -- evaluate it once
        ) as y
        where y.due or r.n = (claim_walk.config).max_routes)
@@ -508,9 +512,9 @@ revoke all on function outbox.claim_walk from public;
 -- requires: walk_routes.sql walk_lanes.sql
 create or replace function outbox.claim_pick(
   node text, namespaces text[], rounds bigint[], headrooms int[], held int[], next_held int[],
-  batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config)
-returns table (n int, rank int, pass int, id bigint, tid tid, namespace text, task_queue text, routes int,
-               shard int, visible_after timestamptz, attempt int, payload_bytes int)
+  batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config,
+  out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[],
+  out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[])
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off     -- as in claim_walk
@@ -523,6 +527,8 @@ set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
 -- The second half of a claim's plan: which rows, out of namespaces that are all eligible.
+-- One row of arrays: a row's id, place, shard, attempts so far, pass, and its namespace as
+-- an index, in the order of service.
 --
 -- Each namespace's rows are ranked, round-robin over its routes; rank 1 of all of them
 -- comes before rank 2 of any. Ranks up to the slice are pass 1, ceil(batch / namespaces);
@@ -536,28 +542,31 @@ as $$
 --
 -- Within a rank the order is that of namespaces (the walk's), unless turn says that
 -- all eligible namespaces are here: then the first place moves on by one each round,
--- among those that have a row of that rank, and with it the odd remainder of the batch. Lanes start at a shard drawn by
--- hash from namespace and round, so that no rhythm of the claims can pass one over.
+-- among those that have a row of that rank, and with it the odd remainder of the batch.
+-- Lanes start at a shard drawn by hash from namespace and round, so that no rhythm of
+-- the claims can pass one over. many names the namespaces served that have several
+-- routes, many_at the route of each that came last: the next pick starts behind it.
+--
 -- for_claim locks the rows it returns; rows that others have locked do not count.
 declare
   v_count  int := cardinality(claim_pick.namespaces);
   v_slice  int := (claim_pick.batch + v_count - 1) / v_count;
-  v_need   int[] := '{}';  -- rows wanted, a namespace
-  v_wide   int[] := '{}';  -- routes looked for, a namespace: one more than can be needed
-  v_got    int[];          -- rows found, a namespace
-  v_open   int[];          -- routes that may have more, a namespace
-  v_of     int[];          -- by route: its namespace,
-  v_queue  text[];         --   its name,
+  v_need   int[] := '{}';  -- by namespace: rows wanted,
+  v_wide   int[] := '{}';  --   routes looked for, one more than can be needed,
+  v_got    int[];          --   rows found,
+  v_open   int[];          --   routes that may have more
+  v_of     int[];          -- by route: its namespace, as an index
+  v_name   text[];         --   and by name,
+  v_queue  text[];         --   its own name,
   v_first  int[];          --   the shard its lanes start at,
   v_routes int[];          --   how many due routes its namespace has, as far as looked for,
   v_part   int[];          --   rows wanted,
   v_have   int[];          --   rows found
   v_route  int[];          -- by row: its route,
-  v_nth    int[];          --   its place in the route,
+  v_rank   int[];
   v_id     bigint[];
   v_tid    tid[];
   v_shard  int[];
-  v_after  timestamptz[];
   v_tries  int[];
   v_bytes  int[];
   v_raised boolean;
@@ -569,11 +578,12 @@ begin
     v_wide[i] := v_need[i] + 1;
   end loop;
   loop
-    select array_agg(x.i), array_agg(x.task_queue), array_agg(x.first), array_agg(x.routes + x.cut::int),
+    select array_agg(x.i), array_agg(x.namespace), array_agg(x.task_queue), array_agg(x.first),
+           array_agg(x.routes + x.cut::int),
            array_agg(case when x.nth <= x.need then (x.need - 1) / least(x.routes, x.need) + 1 else 0 end)
-    into v_of, v_queue, v_first, v_routes, v_part
+    into v_of, v_name, v_queue, v_first, v_routes, v_part
     from (
-      select u.i, u.need, r.task_queue, r.due, row_number() over (partition by u.i order by r.n) as nth,
+      select u.i, u.namespace, u.need, r.task_queue, r.due, row_number() over (partition by u.i order by r.n) as nth,
              (count(*) filter (where r.due) over (partition by u.i))::int as routes,
              bool_or(r.n = (claim_pick.config).max_routes) over (partition by u.i) as cut,
              claim_pick.held[1 + (hashtextextended(u.namespace collate "C", u.round) & 9223372036854775807)
@@ -589,7 +599,7 @@ begin
                  where t.namespace = u.namespace order by t.served_at desc limit 1), '') as after
               offset 0) as s -- apart, for the next call to be inlined
         cross join lateral (
-          select x.n, x.task_queue from outbox.walk_routes(u.namespace, s.after) as x
+          select x.* from outbox.walk_routes(u.namespace, s.after) as x
           limit (claim_pick.config).max_routes
         ) as r
         cross join lateral (
@@ -597,8 +607,9 @@ begin
                              where p.namespace = u.namespace and p.task_queue = r.task_queue)
              and not exists (select from outbox.pause as p
                              where p.namespace is null and p.task_queue = r.task_queue)
-             and exists (select from outbox.walk_lanes(u.namespace, r.task_queue, 0, claim_pick.next_held) as l
-                         where l.head <= claim_pick.now) as due
+             and (claim_pick.next_held[r.shard + 1] = r.shard and r.head <= claim_pick.now
+                  or exists (select from outbox.walk_lanes(u.namespace, r.task_queue, 0, claim_pick.next_held) as l
+                             where l.head <= claim_pick.now)) as due
           offset 0 -- evaluate it once
         ) as y
         where y.due or r.n = (claim_pick.config).max_routes
@@ -610,65 +621,78 @@ begin
     exit when v_of is null;
 
     loop -- until each namespace has what it needs, or nothing more
+      -- A route's rows: those of the lane it starts at, then of the lanes that have any.
       if claim_pick.for_claim then
-        select array_agg(x.r), array_agg(x.id), array_agg(x.tid), array_agg(x.shard),
-               array_agg(x.visible_after), array_agg(x.attempt), array_agg(x.payload_bytes)
-        into v_route, v_id, v_tid, v_shard, v_after, v_tries, v_bytes
+        select array_agg(x.r), array_agg(x.rank), array_agg(x.id), array_agg(x.tid), array_agg(x.shard),
+               array_agg(x.attempt), array_agg(x.payload_bytes)
+        into v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_bytes
         from (
-          select r.r, m.*
-          from unnest(v_of, v_queue, v_first, v_part) with ordinality as r(i, task_queue, first, part, r)
+          select r.r, m.*, (row_number() over (partition by r.i order by m.nth, r.r))::int as rank
+          from unnest(v_of, v_name, v_queue, v_first, v_part) with ordinality as r(i, namespace, task_queue, first, part, r)
           cross join lateral (
-            select l.n, p.*
-            from outbox.walk_lanes(claim_pick.namespaces[r.i], r.task_queue, r.first, claim_pick.next_held) as l
-            cross join lateral (
-              select p.id, p.ctid as tid, p.shard, p.visible_after, p.attempt, p.payload_bytes
-              from outbox.pending as p
-              where p.namespace = claim_pick.namespaces[r.i] and p.task_queue = r.task_queue
-                and p.shard = l.shard and p.visible_after <= claim_pick.now
-              order by p.visible_after, p.id limit r.part
-              for update skip locked
-            ) as p
-            where l.head <= claim_pick.now
-            limit r.part
+            select row_number() over () as nth, x.*
+            from (
+              select p.*
+              from (
+                select r.first as shard
+                union all
+                select l.shard
+                from outbox.walk_lanes(r.namespace, r.task_queue, r.first + 1, claim_pick.next_held) as l
+                where l.head <= claim_pick.now and l.shard <> r.first
+              ) as l
+              cross join lateral (
+                select p.id, p.ctid as tid, p.shard, p.attempt, p.payload_bytes
+                from outbox.pending as p
+                where p.namespace = r.namespace and p.task_queue = r.task_queue
+                  and p.shard = l.shard and p.visible_after <= claim_pick.now
+                order by p.visible_after, p.id limit r.part
+                for update skip locked
+              ) as p
+              limit r.part
+            ) as x
           ) as m
           where r.part > 0
-          order by r.r, m.n, m.visible_after, m.id
         ) as x;
       else -- the same without the lock
-        select array_agg(x.r), array_agg(x.id), array_agg(x.tid), array_agg(x.shard),
-               array_agg(x.visible_after), array_agg(x.attempt), array_agg(x.payload_bytes)
-        into v_route, v_id, v_tid, v_shard, v_after, v_tries, v_bytes
+        select array_agg(x.r), array_agg(x.rank), array_agg(x.id), array_agg(x.tid), array_agg(x.shard),
+               array_agg(x.attempt), array_agg(x.payload_bytes)
+        into v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_bytes
         from (
-          select r.r, m.*
-          from unnest(v_of, v_queue, v_first, v_part) with ordinality as r(i, task_queue, first, part, r)
+          select r.r, m.*, (row_number() over (partition by r.i order by m.nth, r.r))::int as rank
+          from unnest(v_of, v_name, v_queue, v_first, v_part) with ordinality as r(i, namespace, task_queue, first, part, r)
           cross join lateral (
-            select l.n, p.*
-            from outbox.walk_lanes(claim_pick.namespaces[r.i], r.task_queue, r.first, claim_pick.next_held) as l
-            cross join lateral (
-              select p.id, p.ctid as tid, p.shard, p.visible_after, p.attempt, p.payload_bytes
-              from outbox.pending as p
-              where p.namespace = claim_pick.namespaces[r.i] and p.task_queue = r.task_queue
-                and p.shard = l.shard and p.visible_after <= claim_pick.now
-              order by p.visible_after, p.id limit r.part
-            ) as p
-            where l.head <= claim_pick.now
-            limit r.part
+            select row_number() over () as nth, x.*
+            from (
+              select p.*
+              from (
+                select r.first as shard
+                union all
+                select l.shard
+                from outbox.walk_lanes(r.namespace, r.task_queue, r.first + 1, claim_pick.next_held) as l
+                where l.head <= claim_pick.now and l.shard <> r.first
+              ) as l
+              cross join lateral (
+                select p.id, p.ctid as tid, p.shard, p.attempt, p.payload_bytes
+                from outbox.pending as p
+                where p.namespace = r.namespace and p.task_queue = r.task_queue
+                  and p.shard = l.shard and p.visible_after <= claim_pick.now
+                order by p.visible_after, p.id limit r.part
+              ) as p
+              limit r.part
+            ) as x
           ) as m
           where r.part > 0
-          order by r.r, m.n, m.visible_after, m.id
         ) as x;
       end if;
 
       v_have := array_fill(0, array[cardinality(v_of)]);
       v_got := array_fill(0, array[v_count]);
       v_open := array_fill(0, array[v_count]);
-      v_nth := '{}';
       for k in 1 .. coalesce(cardinality(v_id), 0) loop
         v_have[v_route[k]] := v_have[v_route[k]] + 1;
-        v_nth[k] := v_have[v_route[k]];
-        v_got[v_of[v_route[k]]] := v_got[v_of[v_route[k]]] + 1;
       end loop;
       for r in 1 .. cardinality(v_of) loop
+        v_got[v_of[r]] := v_got[v_of[r]] + v_have[r];
         v_open[v_of[r]] := v_open[v_of[r]] + (v_have[r] = v_part[r])::int;
       end loop;
       v_raised := false;
@@ -707,18 +731,15 @@ begin
     end loop;
   end loop;
 
-  return query
-  with ranked as (
-    select k.k, v_of[k.route] as i, k.bytes,
-           row_number() over (partition by v_of[k.route] order by k.nth, k.route) as rank
-    from unnest(v_route, v_nth, v_bytes) with ordinality as k(route, nth, bytes, k)
-  ), placed as materialized (
-    select r.*, row_number() over (partition by r.rank order by r.i) - 1 as place,
-           count(*) over (partition by r.rank) as places
-    from ranked as r
-    where r.rank <= v_need[r.i]
+  with placed as materialized (
+    select k.k, v_of[k.route] as i, k.route, k.rank, k.id, k.tid, k.shard, k.attempt, k.bytes,
+           row_number() over (partition by k.rank order by k.route) - 1 as place,
+           count(*) over (partition by k.rank) as places
+    from unnest(v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_bytes) with ordinality
+         as k(route, rank, id, tid, shard, attempt, bytes, k)
+    where k.rank <= v_need[v_of[k.route]]
   ), ordered as (
-    select p.k, p.rank, p.i, row_number() over w as n,
+    select p.*, row_number() over w as n,
            coalesce(sum(p.bytes) over (w rows between unbounded preceding and 1 preceding), 0) as bytes_before
     from placed as p
     window w as (order by p.rank,
@@ -729,12 +750,26 @@ begin
                      or (select sum(f.bytes) from placed as f where f.rank = 1) < claim_pick.max_bytes)
            then (p.place - claim_pick.turn % p.places + p.places) % p.places else p.place end)
   )
-  select o.n::int, o.rank::int, case when o.rank <= v_slice then 1 else 2 end, v_id[o.k], v_tid[o.k],
-         claim_pick.namespaces[o.i], v_queue[v_route[o.k]], v_routes[v_route[o.k]],
-         v_shard[o.k], v_after[o.k], v_tries[o.k], v_bytes[o.k]
-  from ordered as o
-  where o.n <= claim_pick.batch and (claim_pick.max_bytes is null or o.bytes_before < claim_pick.max_bytes)
-  order by o.n;
+  select array_agg(o.id), array_agg(o.tid), array_agg(o.shard), array_agg(o.attempt),
+         array_agg(case when o.rank <= v_slice then 1 else 2 end), array_agg(o.i), array_agg(o.route),
+         max(o.rank), max(o.bytes_before + o.bytes)
+  into ids, tids, shards, attempts, passes, picked, v_route, last_rank, last_bytes
+  from (select o.* from ordered as o
+        where o.n <= claim_pick.batch and (claim_pick.max_bytes is null or o.bytes_before < claim_pick.max_bytes)
+        order by o.n) as o;
+
+  if 1 < any (v_routes) then
+    v_have := array_fill(null::int, array[v_count]); -- the last route, a namespace
+    for k in 1 .. coalesce(cardinality(ids), 0) loop
+      v_have[picked[k]] := v_route[k];
+    end loop;
+    for i in 1 .. v_count loop
+      if v_routes[v_have[i]] > 1 then
+        many := many || claim_pick.namespaces[i];
+        many_at := many_at || v_queue[v_have[i]];
+      end if;
+    end loop;
+  end if;
 end $$;
 comment on function outbox.claim_pick is 'Which rows a claim takes from eligible namespaces, in order';
 revoke all on function outbox.claim_pick from public;
@@ -811,18 +846,8 @@ declare
   v_rooms   int[];
   v_idle    text[];      -- idle ones with more routes than one claim looks at,
   v_idle_at text[];      --   and the last it looked at
-  v_id      bigint[];    -- the rows, in the order of service
-  v_tid     tid[];
-  v_of      text[];
-  v_queue   text[];
-  v_routes  int[];
-  v_shard   int[];
-  v_after   timestamptz[];
-  v_attempt int[];
-  v_bytes   int[];
-  v_pass    int[];
-  v_rank    int;         -- the highest of them
-  v_deleted int;
+  v_pick    record;      -- the rows, in the order of service
+  v_moved   int;
   v_token   bigint;
 begin
   -- 1. Arguments, and the transaction that this claim is part of.
@@ -874,68 +899,57 @@ begin
   v_full := v_visited < v_config.max_visits and coalesce(cardinality(v_names), 0) < claim_fair.batch;
 
   -- 4. Which rows.
-  if v_names is not null then
-    select array_agg(p.id), array_agg(p.tid), array_agg(p.namespace), array_agg(p.task_queue), array_agg(p.routes),
-           array_agg(p.shard), array_agg(p.visible_after), array_agg(p.attempt), array_agg(p.payload_bytes),
-           array_agg(p.pass), max(p.rank)
-    into v_id, v_tid, v_of, v_queue, v_routes, v_shard, v_after, v_attempt, v_bytes, v_pass, v_rank
-    from (select p.*
-          from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_held, v_next, claim_fair.batch,
-                                 claim_fair.max_bytes, case when v_full then v_round end, v_now, true, v_config) as p
-          order by p.n) as p;
-  end if;
+  select p.* into v_pick
+  from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_held, v_next, claim_fair.batch,
+                         claim_fair.max_bytes, case when v_full then v_round end, v_now, true, v_config) as p
+  where v_names is not null;
 
   -- 5. Where the next claim goes on: behind the last namespace that the walk came to,
   -- or, where max_bytes ended the claim within rank 1, behind the last one served. A
   -- walk all around that served none leaves everything as it is.
-  if v_rank = 1 and claim_fair.max_bytes <= (select sum(b.bytes) from unnest(v_bytes) as b(bytes)) then
-    v_to := v_of[cardinality(v_of)];
+  if v_pick.last_rank = 1 and claim_fair.max_bytes <= v_pick.last_bytes then
+    v_to := v_names[v_pick.picked[cardinality(v_pick.picked)]];
     v_wrapped := v_to collate "C" <= v_cursor;
   end if;
-  if v_id is not null or not v_full then
+  if v_pick.ids is not null or not v_full then
     insert into outbox.walk as w (node, namespace, round, claimed_at, claimed)
-    values (claim_fair.node, v_to, v_round + v_wrapped::int, v_now, coalesce(cardinality(v_id), 0))
+    values (claim_fair.node, v_to, v_round + v_wrapped::int, v_now, coalesce(cardinality(v_pick.ids), 0))
     on conflict on constraint walk_pkey do update
       set namespace = excluded.namespace, round = excluded.round, claimed_at = excluded.claimed_at,
           claimed = excluded.claimed;
   end if;
-  if v_idle is not null or 1 < any (v_routes) then
+  if v_idle is not null or v_pick.many is not null then
     insert into outbox.route as t (namespace, node, task_queue, served_at)
-    select x.namespace, claim_fair.node, x.task_queue, v_now
-    from (select distinct on (u.namespace collate "C") u.namespace, u.task_queue
-          from unnest(v_of, v_queue, v_routes) with ordinality as u(namespace, task_queue, routes, n)
-          where u.routes > 1
-          order by u.namespace collate "C", u.n desc) as x
-    union all
-    select i.namespace, claim_fair.node, i.task_queue, v_now
-    from unnest(v_idle, v_idle_at) as i(namespace, task_queue)
+    select u.namespace, claim_fair.node, u.task_queue, v_now
+    from unnest(v_pick.many || v_idle, v_pick.many_at || v_idle_at) as u(namespace, task_queue)
     on conflict on constraint route_pkey do update
       set task_queue = excluded.task_queue, served_at = excluded.served_at
       where t.task_queue <> excluded.task_queue;
   end if;
-  if v_id is null then
+  if v_pick.ids is null then
     return;
   end if;
 
   -- 6. Move the rows, and return them with their cold side.
-  delete from outbox.pending as p where p.ctid = any (v_tid);
-  get diagnostics v_deleted = row_count;
-  if v_deleted <> cardinality(v_id) then
-    raise exception 'outbox.claim_fair: locked % rows and found % of them again', cardinality(v_id), v_deleted
-      using errcode = 'internal_error';
-  end if;
   v_token := nextval('outbox.claim_token');
+  with p as (
+    delete from outbox.pending as d where d.ctid = any (v_pick.tids) returning d.*
+  )
   insert into outbox.claimed as c (id, namespace, task_queue, shard, visible_after, attempt, payload_bytes,
                                    claim_token, claimed_by, claimed_at, lease_until)
-  select u.id, u.namespace, u.task_queue, u.shard, u.visible_after,
-         least(u.attempt, 2147483646) + 1, -- a charge on the last attempt there is must not raise
-         u.payload_bytes, v_token, claim_fair.node, v_now, v_now + v_config.lease
-  from unnest(v_id, v_of, v_queue, v_shard, v_after, v_attempt, v_bytes)
-       as u(id, namespace, task_queue, shard, visible_after, attempt, payload_bytes);
+  select p.id, p.namespace, p.task_queue, p.shard, p.visible_after,
+         least(p.attempt, 2147483646) + 1, -- a charge on the last attempt there is must not raise
+         p.payload_bytes, v_token, claim_fair.node, v_now, v_now + v_config.lease
+  from p;
+  get diagnostics v_moved = row_count;
+  if v_moved <> cardinality(v_pick.ids) then
+    raise exception 'outbox.claim_fair: locked % rows and found % of them again', cardinality(v_pick.ids), v_moved
+      using errcode = 'internal_error';
+  end if;
   return query
   select m.id, v_token, m.namespace, m.task_queue, m.dispatch_key, u.shard, least(u.attempt, 2147483646) + 1,
          m.content_type, m.headers, m.payload, v_now + v_config.lease, u.pass
-  from unnest(v_id, v_shard, v_attempt, v_pass) with ordinality as u(id, shard, attempt, pass, n)
+  from unnest(v_pick.ids, v_pick.shards, v_pick.attempts, v_pick.passes) with ordinality as u(id, shard, attempt, pass, n)
   join outbox.message as m on m.id = u.id
   order by u.n;
 end $$;
@@ -1547,12 +1561,14 @@ begin
              count(*) < explain_claim.batch and (select count(*) from walk) < v_config.max_visits as is_full
       from walk as w where w.verdict = 'eligible'
     ), pick as materialized (
-      select p.namespace, count(*) filter (where p.pass = 1) as pass1, count(*) filter (where p.pass = 2) as pass2
+      select e.names[x.i] as namespace, count(*) filter (where x.pass = 1) as pass1,
+             count(*) filter (where x.pass = 2) as pass2
       from eligible as e
       cross join lateral outbox.claim_pick(explain_claim.node, e.names, e.rounds, e.rooms, v_held, v_next,
         explain_claim.batch, explain_claim.max_bytes, case when e.is_full then v_turn end, v_now, false, v_config) as p
+      cross join lateral unnest(p.picked, p.passes) as x(i, pass)
       where e.active > 0
-      group by p.namespace
+      group by 1
     ), visited as (
       select w.* from walk as w
       union all -- the one asked for, if the walk ends before it
