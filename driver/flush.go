@@ -106,7 +106,7 @@ func (l *loop) settle(ctx context.Context, items []*item, count interface{ Add(i
 		}
 		if !ours {
 			l.stats.lost.Add(1)
-			l.log.Warn("lost a claim: claimed anew, cancelled, or settled elsewhere",
+			l.log.Warn("lost a claim: claimed anew, cancelled, or settled already",
 				"id", it.ID, "namespace", it.Namespace, "dispatch_key", it.DispatchKey)
 		} else if it.err != nil {
 			l.log.Debug("not delivered", "id", it.ID, "namespace", it.Namespace, "dispatch_key", it.DispatchKey,
@@ -188,7 +188,7 @@ func (l *loop) end(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
 	}
-	l.retryAt = 0
+	l.retryAt, l.backoff = 0, 0
 	for l.flush(ctx); len(l.results) > 0 && ctx.Err() == nil; l.flush(ctx) {
 		select {
 		case <-ctx.Done():

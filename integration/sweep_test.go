@@ -2,12 +2,12 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -172,65 +172,163 @@ func (h *hanging) Deliver(ctx context.Context, m driver.Message) error {
 	}
 }
 
-// What a sink answers decides what becomes of a message, however the answer is wrapped.
-func TestSweepVerdicts(t *testing.T) {
+// Messages go to the sink of their route, each once, and are settled (INV-2).
+func TestSweepDeliversByRoute(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	plain := errors.New("no\x00t \xff today")
-	answers := map[string]struct {
-		err     error
-		status  string
-		attempt int // charged when it is over
-	}{
-		"done":              {nil, "done", 1},
-		"plain":             {plain, "pending", 1},
-		"permanent":         {driver.Permanent(plain), "failed", 1},
-		"permanent wrapped": {fmt.Errorf("so: %w", driver.Permanent(plain)), "failed", 1},
-		"permanent joined":  {errors.Join(plain, driver.Permanent(plain)), "failed", 1},
-		"later":             {driver.RetryAfter(plain, time.Hour), "pending", 1},
-		"later joined":      {errors.Join(plain, fmt.Errorf("so: %w", driver.RetryAfter(plain, 1<<62))), "pending", 1},
-		"undelivered":       {driver.Undelivered(plain), "pending", 0},
-		"undelivered joined": {
-			errors.Join(driver.Permanent(plain), driver.Undelivered(plain)), "pending", 0,
-		},
-		"nil error": {(*nilError)(nil), "pending", 1},
-	}
-	for name := range answers {
-		put(t, db.Pool, "ns", "q", name)
-	}
-	put(t, db.Pool, "ns", "q", "panic")
-	run(t, db.Pool, `select outbox.configure('{"retry_base": "1 h", "retry_cap": "1 h"}')`)
-	s := newNode(t, db, driver.SinkFunc(func(_ context.Context, m driver.Message) error {
-		if m.DispatchKey == "panic" {
-			panic("at\x00 the disco")
-		}
-		return answers[m.DispatchKey].err
+	var rest, mail, audit collector
+	fill(t, db.Pool, "a", "jobs", 150, 10)
+	fill(t, db.Pool, "b", "mail", 150, 10)
+	fill(t, db.Pool, "c", "audit", 150, 0)
+	n := startNode(t, newNode(t, db, &rest, func(c *driver.Config) {
+		c.Routes = map[string]driver.Sink{"mail": &mail, "audit": &audit}
 	}))
-	if err := s.Once(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range answers {
-		got := one[string](t, db.Pool, "select status || ' ' || attempt from outbox.messages where dispatch_key = $1", name)
-		if got != fmt.Sprint(want.status, " ", want.attempt) {
-			t.Errorf("%s: %s, want %s %d", name, got, want.status, want.attempt)
+	eventually(t, "all is settled", func() bool { return n.Stats().Done == 450 })
+	stats := n.drained(t)
+	for namespace, sink := range map[string]*collector{"a": &rest, "b": &mail, "c": &audit} {
+		keys := sink.keys()
+		if len(keys) != 150 || len(slices.Compact(keys)) != 150 {
+			t.Errorf("%d messages came to the sink of %s, want 150, each once", len(keys), namespace)
+		}
+		for _, m := range sink.messages() {
+			if m.Namespace != namespace || m.Attempt != 1 {
+				t.Errorf("the sink of %s got %s of %s, attempt %d", namespace, m.DispatchKey, m.Namespace, m.Attempt)
+			}
 		}
 	}
-	for name, part := range map[string]string{"panic": "panicked: at\uFFFD the disco", "plain": "no\uFFFDt \uFFFD today", "nil error": "nil"} {
-		got := one[string](t, db.Pool, `select f.error from outbox.failure as f join outbox.message as m using (id) where m.dispatch_key = $1`, name)
-		if !strings.Contains(got, part) {
-			t.Errorf("%s failed for the reason %q, want %q in it", name, got, part)
-		}
+	wantOutcomes(t, db.Pool, map[string]int{"done": 450})
+	if stats.Claimed != 450 || stats.Lost+stats.Released+stats.Retried+stats.Failed != 0 {
+		t.Errorf("stats are %+v", stats)
 	}
-	if !one[bool](t, db.Pool, `select visible_after between now() + interval '50 min' and now() + interval '1 h'
-from outbox.messages where dispatch_key = 'later'`) {
-		t.Error("RetryAfter of an hour was not honoured")
-	}
-	if !one[bool](t, db.Pool, `select visible_after > now() + interval '100 years' from outbox.messages where dispatch_key = 'later joined'`) {
-		t.Error("RetryAfter of 146 years was not honoured")
+	if one[bool](t, db.Pool, "select exists (select from outbox.node)") {
+		t.Error("a node that has drained is still on record")
 	}
 }
 
-// nilError is the classic: a nil pointer in an error interface, whose method reads it.
-type nilError struct{ text string }
+// However small the node is made, it needs no tick to go on.
+func TestSweepSmallNodes(t *testing.T) {
+	t.Parallel()
+	for name, option := range map[string]func(*driver.Config){
+		"one of all":  func(c *driver.Config) { c.Slots, c.Queue, c.Batch = 1, 1, 1 },
+		"one slot":    func(c *driver.Config) { c.Slots = 1 },
+		"queue of 1":  func(c *driver.Config) { c.Queue = 1 },
+		"batch of 1":  func(c *driver.Config) { c.Batch = 1 },
+		"tiny share":  func(c *driver.Config) { c.Share = 1e-9 },
+		"whole share": func(c *driver.Config) { c.Share = 1 },
+		"big batch":   func(c *driver.Config) { c.Batch, c.Queue = 10_000, 3 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pg.New(t)
+			for i := range 10 {
+				fill(t, db.Pool, fmt.Sprint("ns", i), "q", 20, 1)
+			}
+			run(t, db.Pool, "select outbox.set_quota('ns0', 1)")
+			var sink collector
+			n := startNode(t, newNode(t, db, &sink, option, func(c *driver.Config) { c.Tick = time.Hour }))
+			eventually(t, "all is settled", func() bool { return n.Stats().Done == 200 })
+			n.drained(t)
+			if keys := sink.keys(); len(keys) != 200 || len(slices.Compact(keys)) != 200 {
+				t.Errorf("%d deliveries, want 200 of as many keys", len(keys))
+			}
+		})
+	}
+}
 
-func (e *nilError) Error() string { return e.text }
+// INV-13: payloads that are empty, and ones larger than the whole budget, go through, and
+// the budget is exceeded by no more than one payload.
+func TestSweepPayloadsAndBudget(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	fill(t, db.Pool, "empty", "q", 200, 0)
+	fill(t, db.Pool, "small", "q", 200, 300)
+	fill(t, db.Pool, "huge", "q", 20, 1<<20)
+	const budget = 2000
+	var most atomic.Int64
+	var s *driver.Sweeper
+	s = newNode(t, db, driver.SinkFunc(func(_ context.Context, m driver.Message) error {
+		used := s.Stats().UsedBytes
+		for old := most.Load(); used > old && !most.CompareAndSwap(old, used); old = most.Load() {
+			continue
+		}
+		if want := map[string]int{"empty": 0, "small": 300, "huge": 1 << 20}[m.Namespace]; len(m.Payload) != want {
+			t.Errorf("a payload of %s has %d bytes, want %d", m.Namespace, len(m.Payload), want)
+		}
+		return nil
+	}), func(c *driver.Config) { c.Budget = budget; c.MinPause = time.Millisecond; c.Tick = time.Millisecond })
+	n := startNode(t, s)
+	eventually(t, "all is settled", func() bool { return n.Stats().Done == 420 })
+	stats := n.drained(t)
+	if stats.Pauses == 0 {
+		t.Error("a payload above the budget paused nothing")
+	}
+	if most := most.Load(); most < 1<<20 || most >= budget+1<<20 {
+		t.Errorf("%d bytes were in flight, want a payload of %d and less than the budget of %d beside it", most, 1<<20, budget)
+	}
+}
+
+// No transaction is open while a sink works: not the claim's, nor any other.
+func TestSweepHoldsNoTransaction(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	put(t, db.Pool, "ns", "q", "k")
+	admin := db.Admin(t)
+	s := newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error {
+		eventually(t, "an instant without a transaction", func() bool {
+			return one[int](t, admin, `select count(*) from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid() and xact_start is not null`) == 0
+		})
+		return nil
+	}), func(c *driver.Config) { c.Tick = time.Hour })
+	if err := s.Once(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// INV-8: polls of an outbox with nothing to give write nothing: no row, no transaction id.
+func TestSweepIdlePollsWriteNothing(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	conn := db.Connect(t)
+	for _, prepare := range []string{
+		"select 1",
+		"select outbox.set_quota('held', 0), outbox.enqueue('held', 'q', 'k1', '')",
+		"select outbox.enqueue('later', 'q', 'k2', '', delay => interval '1 h')",
+		"select outbox.pause('paused'), outbox.enqueue('paused', 'q', 'k3', '')",
+	} {
+		run(t, conn, prepare)
+		tx := begin(t, conn)
+		if rows := claim(t, tx, "n1", 100); len(rows) != 0 {
+			t.Fatalf("after %s: claimed %v", prepare, rows)
+		}
+		run(t, tx, "select outbox.rescue(), outbox.prune()")
+		if one[bool](t, tx, "select pg_current_xact_id_if_assigned() is not null") {
+			t.Errorf("after %s: an idle poll wrote something", prepare)
+		}
+		commit(t, tx)
+	}
+}
+
+// What is wrong with a node's configuration is found when it starts.
+func TestSweepRefusesToStart(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	var sink collector
+	for want, option := range map[string]func(*driver.Config){
+		"shard 16: the outbox has shards 0 to 15": func(c *driver.Config) { c.Shards = []int32{0, 16} },
+		"shard -1":       func(c *driver.Config) { c.Shards = []int32{-1} },
+		"Batch is 10001": func(c *driver.Config) { c.Batch = 10_001 },
+	} {
+		err := newNode(t, db, &sink, option).Run(t.Context())
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Run gives %v, want an error with %q", err, want)
+		}
+	}
+	s := newNode(t, db, &sink)
+	if err := s.Once(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Run(t.Context()); err == nil {
+		t.Error("a node that has run ran again")
+	}
+}

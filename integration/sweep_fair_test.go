@@ -1,0 +1,181 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fairclaim/fairclaim/driver"
+)
+
+// A tenant whose deliveries hang does not hold up a quick one on the same node, though it
+// came first and has more.
+func TestSlowTenantBesideQuick(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	run(t, db.Pool, "select outbox.set_quota('slow', 1000)")
+	fill(t, db.Pool, "slow", "q", 600, 10)
+	hang := newHanging()
+	var quick collector
+	n := startNode(t, newNode(t, db, driver.SinkFunc(func(ctx context.Context, m driver.Message) error {
+		if m.Namespace == "slow" {
+			return hang.Deliver(ctx, m)
+		}
+		return quick.Deliver(ctx, m)
+	}), func(c *driver.Config) { c.Slots, c.Batch, c.Queue = 8, 50, 20 }))
+	eventually(t, "all of the slow tenant is claimed", func() bool { return n.Stats().InFlight == 600 })
+	fill(t, db.Pool, "quick", "q", 1000, 10)
+	eventually(t, "the quick tenant is served", func() bool { return n.Stats().Done == 1000 })
+	if got := len(hang.begun); got != 4 {
+		t.Errorf("the slow tenant holds %d slots of 8, want its share, 4", got)
+	}
+	if s := n.Stats(); s.Pauses != 0 || s.InFlight != 600 {
+		t.Errorf("stats are %+v, want no pause and 600 in flight", s)
+	}
+	close(hang.let)
+	eventually(t, "all is settled", func() bool { return n.Stats().Done == 1600 })
+	n.drained(t)
+}
+
+// INV-1: two nodes on the same shards deliver each message once.
+func TestTwoNodesShareShards(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	for i := range 10 {
+		fill(t, db.Pool, fmt.Sprint("ns", i), "q", 500, 10)
+	}
+	var sink collector
+	var nodes []*sweepNode
+	for _, name := range []string{"n1", "n2"} {
+		nodes = append(nodes, startNode(t, newNode(t, db, &sink, func(c *driver.Config) {
+			c.Node, c.Tick = name, time.Millisecond
+		})))
+	}
+	await(t, db.Pool, "select count(*) = 5000 from outbox.settled")
+	var done int64
+	for _, n := range nodes {
+		s := n.drained(t)
+		if s.Lost+s.Released+s.Retried != 0 || s.Done != s.Claimed {
+			t.Errorf("stats are %+v", s)
+		}
+		done += s.Done
+	}
+	keys := sink.keys()
+	if len(keys) != 5000 || len(slices.Compact(keys)) != 5000 || done != 5000 {
+		t.Errorf("%d deliveries and %d settled, want 5000", len(keys), done)
+	}
+	wantOutcomes(t, db.Pool, map[string]int{"done": 5000})
+}
+
+// INV-11: a sink that takes nothing any more pauses claiming, and nothing else: leases are
+// extended, other sinks' acks flushed, expired leases rescued, heartbeats sent.
+func TestStalledSink(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	shortLeases(t, db.Pool)
+	run(t, db.Pool, `select outbox.configure('{"max_attempts": 1000}')`)
+	stalled, main := newHanging(), newHanging()
+	fill(t, db.Pool, "ns", "main", 1, 10)
+	n := startNode(t, newNode(t, db, main, func(c *driver.Config) {
+		c.Routes = map[string]driver.Sink{"stalled": stalled}
+		c.Slots, c.Share, c.Queue, c.Batch, c.DeliveryTimeout = 2, 1, 3, 10, time.Hour
+	}))
+	eventually(t, "a delivery of the main route is under way", func() bool { return len(main.begun) == 1 })
+	for i := range 5 {
+		fill(t, db.Pool, fmt.Sprint("s", i), "stalled", 4, 10)
+	}
+	await(t, db.Pool, "select exists (select from outbox.node where node = 'n1' and coalesce(paused, '') = 'rejected send')")
+	sweeps := n.Stats().Sweeps
+
+	close(main.let)
+	eventually(t, "the other sink's ack is flushed", func() bool { return n.Stats().Done == 1 })
+
+	// A claim of a node that is dead.
+	run(t, db.Pool, "insert into outbox.claimed select p.id, p.visible_after, nextval('outbox.claim_token'), now(), '-infinity', p.shard, 1, p.payload_bytes, p.namespace, p.task_queue, 'dead' from outbox.pending as p where p.id = $1",
+		put(t, db.Pool, "orphan", "main", "orphan"))
+	run(t, db.Pool, "delete from outbox.pending where namespace = 'orphan'")
+	await(t, db.Pool, "select exists (select from outbox.pending where namespace = 'orphan' and attempt = 1)")
+
+	held := one[int](t, db.Pool, "select count(*) from outbox.claimed where claimed_by = 'n1'")
+	for range 8 { // twice as long as the leases last
+		await(t, db.Pool, "select min(lease_until) > $1 from outbox.claimed where claimed_by = 'n1'",
+			one[time.Time](t, db.Pool, "select min(lease_until) from outbox.claimed where claimed_by = 'n1'"))
+	}
+	await(t, db.Pool, "select heartbeat_at > $1 from outbox.node where node = 'n1'",
+		one[time.Time](t, db.Pool, "select heartbeat_at from outbox.node where node = 'n1'"))
+	if got := one[int](t, db.Pool, "select count(*) from outbox.claimed where claimed_by = 'n1'"); got != held || n.Stats().Lost != 0 {
+		t.Errorf("%d of %d claims are left after a while, %d lost", got, held, n.Stats().Lost)
+	}
+	if got := n.Stats().Sweeps; got != sweeps {
+		t.Errorf("%d claims were made in the pause", got-sweeps)
+	}
+
+	close(stalled.let)
+	eventually(t, "all is settled", func() bool { return n.Stats().Done == 22 })
+	await(t, db.Pool, "select paused is null from outbox.node where node = 'n1'")
+	n.drained(t)
+	wantOutcomes(t, db.Pool, map[string]int{"done": 22})
+}
+
+// INV-12: bytes in flight above the high watermark pause claiming, and once they have
+// drained below the low one, it goes on; all the while the budget holds (INV-13).
+func TestPauseDrainResume(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	fill(t, db.Pool, "ns", "q", 100, 1000)
+	let := make(chan struct{})
+	var most atomic.Int64
+	var s *driver.Sweeper
+	s = newNode(t, db, driver.SinkFunc(func(ctx context.Context, _ driver.Message) error {
+		if used := s.Stats().UsedBytes; used > most.Load() {
+			most.Store(used)
+		}
+		select {
+		case <-let:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}), func(c *driver.Config) { c.Budget = 20_000; c.Batch = 3 })
+	n := startNode(t, s)
+	await(t, db.Pool, "select exists (select from outbox.node where node = 'n1' and coalesce(paused, '') = 'in-flight bytes' and in_flight_bytes between 16000 and 20999)")
+	sweeps := s.Stats().Sweeps
+	for range 3 { // heartbeats
+		await(t, db.Pool, "select heartbeat_at > $1 from outbox.node", one[time.Time](t, db.Pool, "select heartbeat_at from outbox.node"))
+	}
+	if got := s.Stats(); got.Sweeps != sweeps || got.Pauses != 1 {
+		t.Errorf("while paused: %+v, want %d sweeps and 1 pause", got, sweeps)
+	}
+	for range 16 { // down to 8 kB, or to 4: the last claim may have brought 3 rows
+		let <- struct{}{}
+	}
+	eventually(t, "claiming has resumed", func() bool { return s.Stats().Sweeps > sweeps })
+	close(let)
+	eventually(t, "all is settled", func() bool { return s.Stats().Done == 100 })
+	n.drained(t)
+	if got := most.Load(); got >= 21_000 {
+		t.Errorf("INV-13: %d bytes were in flight, want less than the budget and one payload", got)
+	}
+}
+
+// A node whose queues are full says so, though it does not pause: it goes on the moment
+// there is room.
+func TestFullQueuesAreReported(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	for i := range 20 {
+		fill(t, db.Pool, fmt.Sprint("ns", i), "q", 1, 10)
+	}
+	sink := newHanging()
+	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.Slots, c.Queue = 2, 4 }))
+	await(t, db.Pool, "select exists (select from outbox.node where node = 'n1' and coalesce(paused, '') = 'queues full')")
+	if s := n.Stats(); s.InFlight != 6 || s.Pauses != 0 {
+		t.Errorf("stats are %+v, want 6 in flight and no pause", s)
+	}
+	close(sink.let)
+	eventually(t, "all is settled", func() bool { return n.Stats().Done == 20 })
+	n.drained(t)
+}

@@ -1,0 +1,233 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairclaim/fairclaim/driver"
+)
+
+// shortLeases makes a lease last for a second, the shortest there is.
+func shortLeases(t testing.TB, q querier) {
+	t.Helper()
+	run(t, q, `select outbox.configure('{"lease": "1 s"}')`)
+}
+
+// onceNode makes one claim with a new node, in a goroutine.
+func onceNode(t testing.TB, s *driver.Sweeper) <-chan error {
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		done <- s.Once(ctx, 1)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-finished
+	})
+	return done
+}
+
+// steal takes the message with this key from whoever has claimed it, as a rescue and
+// another node's claim do, and returns the new claim.
+func steal(t testing.TB, q querier, key string) claimRow {
+	t.Helper()
+	run(t, q, `update outbox.claimed as c set lease_until = clock_timestamp() - interval '1 s'
+from outbox.message as m where m.id = c.id and m.dispatch_key = $1`, key)
+	run(t, q, "select outbox.rescue()")
+	return claimOne(t, q, "thief")
+}
+
+// A delivery may last longer than a lease: it is extended (INV-11).
+func TestLeaseIsExtended(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	shortLeases(t, db.Pool)
+	fill(t, db.Pool, "ns", "q", 3, 10)
+	sink := newHanging()
+	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.Slots = 1 })) // two wait
+	rescuer := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.Node = "n2"; c.Shards = []int32{} }))
+	eventually(t, "all is claimed", func() bool { return n.Stats().InFlight == 3 })
+	await(t, db.Pool, "select clock_timestamp() > min(claimed_at) + interval '2.5 s' from outbox.claimed")
+	if got := one[int](t, db.Pool, "select count(*) from outbox.claimed where claimed_by = 'n1' and attempt = 1"); got != 3 {
+		t.Errorf("after 2.5 leases %d messages are still the node's, want 3", got)
+	}
+	close(sink.let)
+	eventually(t, "all is settled", func() bool { return n.Stats().Done == 3 })
+	if s := n.drained(t); s.Lost != 0 || s.Claimed != 3 {
+		t.Errorf("stats are %+v", s)
+	}
+	rescuer.drained(t)
+}
+
+// A lease is not extended for a delivery that has outlived its time-out: where its sink
+// does not listen, the message goes on, and what the sink says in the end is lost (INV-9).
+func TestLeaseEndsWithTheDelivery(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	shortLeases(t, db.Pool)
+	put(t, db.Pool, "ns", "q", "k")
+	let := make(chan struct{})
+	s := newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error { <-let; return nil }),
+		func(c *driver.Config) { c.DeliveryTimeout = 200 * time.Millisecond })
+	done := onceNode(t, s)
+	var other collector
+	n := startNode(t, newNode(t, db, &other, func(c *driver.Config) { c.Node = "n2" }))
+	eventually(t, "the other node delivers it", func() bool { return len(other.keys()) == 1 })
+	close(let)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	n.drained(t)
+	if got := s.Stats(); got.Lost != 1 || got.Done != 0 {
+		t.Errorf("stats of the node with the deaf sink are %+v, want 1 lost", got)
+	}
+	if got := other.messages()[0].Attempt; got != 2 {
+		t.Errorf("the other node got attempt %d, want 2: an expired lease keeps the charge (INV-10)", got)
+	}
+	wantOutcomes(t, db.Pool, map[string]int{"done": 1})
+}
+
+// INV-2, INV-9: a claim that was lost during the delivery is noticed at the next
+// extension: the delivery is told, its settle changes nothing, and it is counted.
+func TestClaimLostDuringDelivery(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]struct {
+		with  func(t testing.TB, q querier)
+		after string
+	}{
+		"stolen":    {func(t testing.TB, q querier) { steal(t, q, "k") }, "claimed"},
+		"cancelled": {func(t testing.TB, q querier) { run(t, q, "select outbox.cancel('{k}')") }, "cancelled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pg.New(t)
+			shortLeases(t, db.Pool)
+			put(t, db.Pool, "ns", "q", "k")
+			begun, cause := make(chan struct{}), make(chan error, 1)
+			s := newNode(t, db, driver.SinkFunc(func(ctx context.Context, _ driver.Message) error {
+				close(begun)
+				<-ctx.Done()
+				cause <- context.Cause(ctx)
+				return nil // it came too late, and says it is done
+			}))
+			done := onceNode(t, s)
+			<-begun
+			run(t, db.Pool, `select outbox.configure('{"lease": "1 h"}')`) // the thief's
+			lose.with(t, db.Pool)
+			if err := <-cause; err == nil || !strings.Contains(err.Error(), "the claim was lost") {
+				t.Errorf("the delivery ended for the reason %v", err)
+			}
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if got := s.Stats(); got.Lost != 1 || got.Done != 0 || got.UsedBytes != 0 || got.InFlight != 0 {
+				t.Errorf("stats are %+v, want 1 lost", got)
+			}
+			wantOutcomes(t, db.Pool, map[string]int{lose.after: 1})
+		})
+	}
+}
+
+// INV-9: a claim that was lost while its message waited for a slot is not delivered.
+func TestClaimLostWhileWaiting(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	shortLeases(t, db.Pool)
+	fill(t, db.Pool, "ns", "q", 2, 10)
+	sink := newHanging()
+	s := newNode(t, db, sink, func(c *driver.Config) { c.Slots = 1 })
+	done := onceNode(t, s)
+	first := <-sink.begun
+	other := map[string]string{"ns-1": "ns-2", "ns-2": "ns-1"}[first.DispatchKey]
+	run(t, db.Pool, `select outbox.configure('{"lease": "1 h"}')`)
+	stolen := steal(t, db.Pool, other)
+	// At the extension after the theft the node has learnt of it.
+	lease := "select lease_until from outbox.claimed where claimed_by = 'n1'"
+	for range 2 {
+		await(t, db.Pool, "select lease_until > $1 from outbox.claimed where claimed_by = 'n1'", one[time.Time](t, db.Pool, lease))
+	}
+	close(sink.let)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got := s.Stats(); got.Lost != 1 || got.Done != 1 || len(sink.begun) != 0 {
+		t.Errorf("stats are %+v after %d more deliveries, want 1 done, 1 lost, 0", got, len(sink.begun))
+	}
+	if !settle(t, db.Pool, "complete", stolen.ID, stolen.Token) {
+		t.Error("the thief's claim is gone")
+	}
+}
+
+// INV-9: a claim that is lost when its delivery has ended, before anybody noticed, is
+// counted as lost, and its new claim stands.
+func TestClaimLostBeforeSettle(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	put(t, db.Pool, "ns", "q", "done")
+	put(t, db.Pool, "ns", "q", "failed")
+	var stolen []claimRow
+	s := newNode(t, db, driver.SinkFunc(func(_ context.Context, m driver.Message) error {
+		stolen = append(stolen, steal(t, db.Pool, m.DispatchKey))
+		if m.DispatchKey == "failed" {
+			return driver.Permanent(errors.New("boom"))
+		}
+		return nil
+	}), func(c *driver.Config) { c.Slots = 1 })
+	if err := <-onceNode(t, s); err != nil {
+		t.Error(err)
+	}
+	if got := s.Stats(); got.Lost != 2 || got.Done+got.Failed != 0 {
+		t.Errorf("stats are %+v, want 2 lost", got)
+	}
+	for _, c := range stolen {
+		if c.Attempt != 2 || !settle(t, db.Pool, "complete", c.ID, c.Token) {
+			t.Errorf("the new claim is gone, attempt %d", c.Attempt)
+		}
+	}
+}
+
+// A consumer that shares the database settles in its own transaction: its effects happen
+// exactly once, also where an attempt fails after them, or the claim was lost (INV-9).
+func TestCompleteInTheConsumersTransaction(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	run(t, db.Pool, "create table effect (key text)")
+	run(t, db.Pool, `select outbox.configure('{"retry_base": "1 ms", "retry_cap": "1 ms"}')`)
+	fill(t, db.Pool, "ns", "q", 60, 10)
+	work := db.Connect(t)
+	s := newNode(t, db, driver.SinkFunc(func(ctx context.Context, m driver.Message) error {
+		tx, err := work.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+		if _, err := tx.Exec(ctx, "insert into effect values ($1)", m.DispatchKey); err != nil {
+			return err
+		}
+		if m.Attempt == 1 && m.ID%3 == 0 {
+			return errors.New("crash after the effect")
+		}
+		if m.Attempt == 1 && m.ID%3 == 1 {
+			run(t, db.Pool, "update outbox.claimed set lease_until = '-infinity' where id = $1", m.ID)
+			run(t, db.Pool, "select outbox.rescue()")
+		}
+		switch ids, err := driver.Complete(ctx, tx, []driver.Ref{m.Ref()}); {
+		case err != nil:
+			return err
+		case len(ids) == 0:
+			return errors.New("somebody else has it")
+		}
+		return tx.Commit(ctx)
+	}), func(c *driver.Config) { c.Slots = 1 })
+	n := startNode(t, s)
+	await(t, db.Pool, "select count(*) = 60 from outbox.settled where outcome = 'done'")
+	n.drained(t)
+	if got := one[string](t, db.Pool, "select count(*) || ' of ' || count(distinct key) from effect"); got != "60 of 60" {
+		t.Errorf("effects happened %s keys, want 60 of 60", got)
+	}
+}
