@@ -357,4 +357,3 @@ func TestCLIEnqueueLargest(t *testing.T) {
 	wantStored(t, db.Pool, driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: "text", Payload: []byte(text)})
 	wantStored(t, db.Pool, driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: "raw", Payload: raw, ContentType: "application/octet-stream"})
 }
-

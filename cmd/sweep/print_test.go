@@ -1,0 +1,54 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"unicode"
+)
+
+func TestVisible(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ text, want string }{
+		{"", ""},
+		{"plain", "plain"},
+		{"a b", "a b"},
+		{`back\slash "quoted"`, `back\slash "quoted"`},
+		{"é 字 🦉 שלום", "é 字 🦉 שלום"},
+		{"\ufffd", "\ufffd"},
+		{"line\nfeed\ttab\r", `line\nfeed\ttab\r`},
+		{"\x1b[31mred", `\x1b[31mred`},
+		{"\x00\x7f", `\x00\x7f`},
+		{"\u202eevil\u200b\u00a0\ufeff", `\u202eevil\u200b\u00a0\ufeff`},
+		{"bad \xff utf-8", `bad \xff utf-8`},
+	} {
+		if got := visible(tt.text); got != tt.want {
+			t.Errorf("visible(%q) = %q, want %q", tt.text, got, tt.want)
+		}
+	}
+}
+
+func FuzzVisible(f *testing.F) {
+	f.Add("a\n\x1b\u202e\xff")
+	f.Fuzz(func(t *testing.T, text string) {
+		got := visible(text)
+		if strings.ContainsFunc(got, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("visible(%q) = %q", text, got)
+		}
+	})
+}
+
+func TestTable(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	table := newTable(&b, "NAME", "N", "NOTE")
+	n := int64(12)
+	note := "line\nbreak"
+	table.row("a\tb", &n, nil)
+	table.row("c", (*int64)(nil), &note)
+	if err := table.flush(); err != nil {
+		t.Fatal(err)
+	}
+	if want := "NAME  N   NOTE\na\\tb  12\nc         line\\nbreak\n"; b.String() != want {
+		t.Errorf("printed %q, want %q", b.String(), want)
+	}
+}
