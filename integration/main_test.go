@@ -13,6 +13,9 @@ import (
 var pg pgtest.Cluster
 
 func TestMain(m *testing.M) {
+	if code, ok := soakNode(); ok {
+		os.Exit(code)
+	}
 	os.Exit(pg.Main(m, func(ctx context.Context, dsn string) error {
 		_, err := migrations.Up(ctx, dsn, migrations.Options{})
 		return err
