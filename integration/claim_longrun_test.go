@@ -237,6 +237,20 @@ func longRuns() map[string]longRun {
 				  select min(p.id) from outbox.pending as p where p.task_queue = 'q2')`,
 			judge: longGap(longRoute, []string{"ns1 q1"}, 5),
 		},
+		"paused routes and namespaces stand still": {
+			setUp:  longBacklog(3, 3, 20, 1) + `select outbox.pause('ns1', 'q1'), outbox.pause(null, 'q2'), outbox.pause('ns3')`,
+			sweeps: 20, batch: 10,
+			judge: func(sweeps [][]modelClaimed) error {
+				got := map[string]int{}
+				for _, row := range slices.Concat(sweeps...) {
+					got[longRoute(row)]++
+				}
+				if len(got) != 3 || got["ns1 q3"] != 20 || got["ns2 q1"] != 20 || got["ns2 q3"] != 20 {
+					return fmt.Errorf("served %v", got)
+				}
+				return nil
+			},
+		},
 		"a quota of 1 passes no shard over": {
 			settings: `{"default_quota": 1}`, setUp: longBacklog(1, 1, 600, 1), sweeps: 300, batch: 10, settle: true,
 			judge: longGap(longShard, longNames("shard ", 15), 150),
