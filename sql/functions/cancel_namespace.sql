@@ -13,6 +13,7 @@ as $$
 -- messages should not be served in between.
 declare
   v_now  timestamptz := clock_timestamp();
+  v_ids  bigint[];
   v_done bigint := 0;
   v_some bigint;
 begin
@@ -20,27 +21,37 @@ begin
   if cancel_namespace.max < 1 then
     perform outbox.bad_argument('cancel_namespace', 'max', 'is below 1', 'Give the most messages to cancel, or null for all.');
   end if;
-  with p as (
-    delete from outbox.pending as d
-    where d.ctid = any (array(
-      select p.ctid from outbox.pending as p where p.namespace = cancel_namespace.namespace
-      order by p.task_queue, p.shard, p.visible_after, p.id limit cancel_namespace.max for update))
-    returning d.*
-  )
-  insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
-  select p.id, p.namespace, p.task_queue, p.shard, 'cancelled', p.attempt, v_now, session_user from p;
-  get diagnostics v_done = row_count;
-  with c as (
-    delete from outbox.claimed as d
-    where d.id = any (array(
-      select c.id from outbox.claimed as c where c.namespace = cancel_namespace.namespace
-      order by c.id limit cancel_namespace.max - v_done for update))
-    returning d.*
-  )
-  insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
-  select c.id, c.namespace, c.task_queue, c.shard, 'cancelled', c.attempt, v_now, session_user from c;
-  get diagnostics v_some = row_count;
-  return v_done + v_some;
+  loop
+    -- By lane, which is cheap; then locked by id, as cancel() does, so that the two never
+    -- deadlock. What moves in between is met in the next turn.
+    v_ids := array(
+      (select p.id from outbox.pending as p where p.namespace = cancel_namespace.namespace
+       order by p.task_queue, p.shard, p.visible_after, p.id limit cancel_namespace.max - v_done)
+      union all
+      (select c.id from outbox.claimed as c where c.namespace = cancel_namespace.namespace
+       order by c.shard limit cancel_namespace.max - v_done)
+      limit cancel_namespace.max - v_done);
+    with p as (
+      delete from outbox.pending as d
+      where d.id = any (array(select p.id from outbox.pending as p where p.id = any (v_ids) order by p.id for update))
+      returning d.id, d.namespace, d.task_queue, d.shard, d.attempt
+    )
+    insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+    select p.id, p.namespace, p.task_queue, p.shard, 'cancelled', p.attempt, v_now, session_user from p;
+    get diagnostics v_some = row_count;
+    v_done := v_done + v_some;
+    with c as (
+      delete from outbox.claimed as d
+      where d.id = any (array(select c.id from outbox.claimed as c where c.id = any (v_ids) order by c.id for update))
+      returning d.id, d.namespace, d.task_queue, d.shard, d.attempt
+    )
+    insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+    select c.id, c.namespace, c.task_queue, c.shard, 'cancelled', c.attempt, v_now, session_user from c;
+    get diagnostics v_some = row_count;
+    v_done := v_done + v_some;
+    exit when cardinality(v_ids) = 0 or v_done >= cancel_namespace.max;
+  end loop;
+  return v_done;
 end $$;
 comment on function outbox.cancel_namespace is 'Cancels a namespace''s pending and claimed messages; how many';
 revoke all on function outbox.cancel_namespace from public;

@@ -1,4 +1,4 @@
--- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql lock_class.sql node_lock.sql
+-- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql lock_class.sql node_lock.sql span.sql
 create or replace function outbox.claim_fair(node text, shards int[], batch int, max_bytes bigint default null)
 returns table (id bigint, claim_token bigint, namespace text, task_queue text, dispatch_key text, shard int,
                attempt int, content_type text, headers jsonb, payload bytea, lease_until timestamptz, pass int)
@@ -29,6 +29,7 @@ declare
   v_held    int[];
   v_next    int[];
   v_now     timestamptz;
+  v_until   timestamptz; -- the end of the lease
   v_cursor  text;        -- where the walk starts
   v_round   bigint;
   v_visited int;         -- how far it came
@@ -72,6 +73,7 @@ begin
   end if;
   v_next := outbox.next_held(v_held, v_config.shard_count);
   v_now := clock_timestamp();
+  v_until := v_now + outbox.span(v_config.lease);
 
   -- 3. Whom to serve. A node that has never claimed goes on where any other is, so
   -- that nodes that live for one sweep rotate too.
@@ -95,7 +97,7 @@ begin
   -- 4. Which rows.
   select p.* into v_pick
   from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_held, v_next, claim_fair.batch,
-                         claim_fair.max_bytes, case when v_full then v_round end, v_now, true, v_config) as p
+                         claim_fair.max_bytes, case when v_full then v_rounds[1] end, v_now, true, v_config) as p
   where v_names is not null;
 
   -- 5. Where the next claim goes on: behind the last namespace that the walk came to,
@@ -133,7 +135,7 @@ begin
                                    claim_token, claimed_by, claimed_at, lease_until)
   select p.id, p.namespace, p.task_queue, p.shard, p.visible_after,
          least(p.attempt, 2147483646) + 1, -- a charge on the last attempt there is must not raise
-         p.payload_bytes, v_token, claim_fair.node, v_now, v_now + v_config.lease
+         p.payload_bytes, v_token, claim_fair.node, v_now, v_until
   from p;
   get diagnostics v_moved = row_count;
   if v_moved <> cardinality(v_pick.ids) then
@@ -142,7 +144,7 @@ begin
   end if;
   return query
   select m.id, v_token, m.namespace, m.task_queue, m.dispatch_key, u.shard, least(u.attempt, 2147483646) + 1,
-         m.content_type, m.headers, m.payload, v_now + v_config.lease, u.pass
+         m.content_type, m.headers, m.payload, v_until, u.pass
   from unnest(v_pick.ids, v_pick.shards, v_pick.attempts, v_pick.passes) with ordinality as u(id, shard, attempt, pass, n)
   join outbox.message as m on m.id = u.id
   order by u.n;

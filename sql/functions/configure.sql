@@ -30,6 +30,11 @@ begin
               n.claim_idle_timeout, n.node_lapse, n.retention
        from jsonb_populate_record(c, configure.settings) as n);
   return outbox.settings();
+exception
+  when data_exception or integrity_constraint_violation then
+    perform outbox.bad_argument('configure', 'settings', format('has a value that does not fit: %s', sqlerrm),
+      'outbox.settings() shows the values in force, the README what each takes.');
+    return null;
 end $$;
 comment on function outbox.configure is 'Changes settings by a JSON object; all of them';
 revoke all on function outbox.configure from public;

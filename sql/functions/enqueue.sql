@@ -1,4 +1,4 @@
--- requires: bad_argument.sql check_key.sql shard_of.sql
+-- requires: bad_argument.sql check_key.sql shard_of.sql span.sql
 create or replace function outbox.enqueue(
   namespace text, task_queue text, dispatch_key text, payload bytea,
   content_type text default 'application/json', headers jsonb default '{}', delay interval default null)
@@ -36,8 +36,8 @@ begin
         octet_length(enqueue.payload), v_config.max_payload_bytes
       using errcode = 'OB004', hint = 'Store it elsewhere and enqueue a reference, or raise outbox.config.max_payload_bytes.';
   end if;
-  -- A delay from a clock that has run on may be negative; one out of all bounds must not overflow.
-  v_due := v_now + least(greatest(enqueue.delay, '0'), '1000 years'); -- both skip a null: due now
+  -- A delay reckoned from a clock that has run on since may be negative: due now, as without one.
+  v_due := v_now + coalesce(outbox.span(enqueue.delay), '0');
   loop
     with m as (
       insert into outbox.message as n (namespace, task_queue, dispatch_key, content_type, headers, payload, created_at)

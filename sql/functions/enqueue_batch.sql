@@ -1,4 +1,4 @@
--- requires: bad_argument.sql shard_of.sql
+-- requires: bad_argument.sql shard_of.sql span.sql
 create or replace function outbox.enqueue_batch(
   namespaces text[], task_queues text[], dispatch_keys text[], payloads bytea[],
   content_types text[] default null, headers jsonb[] default null, delays interval[] default null)
@@ -89,7 +89,7 @@ begin
     ), p as (
       insert into outbox.pending as q (id, namespace, task_queue, shard, visible_after, payload_bytes)
       select m.id, m.namespace, m.task_queue, outbox.shard_of(m.dispatch_key, v_config.shard_count),
-             v_now + least(greatest(u.delay, '0'), '1000 years'), m.bytes
+             v_now + coalesce(outbox.span(u.delay), '0'), m.bytes
       from m join u on u.dispatch_key = m.dispatch_key
     )
     select array_agg(m.dispatch_key), array_agg(m.id) into v_newkeys, v_newids from m;

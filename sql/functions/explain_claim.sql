@@ -1,14 +1,16 @@
--- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql hold_reason.sql count_due.sql lock_holders.sql
+-- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql hold_reason.sql paused_routes.sql count_due.sql lock_holders.sql
 create or replace function outbox.explain_claim(
   node text, shards int[], batch int, max_bytes bigint default null, "only" text default null)
 returns table (namespace text, due bigint, claimed int, quota int, ceiling int, headroom int, slice int,
                pass1 int, pass2 int, reason text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set jit = off
 as $$
 -- What claim_fair with these arguments would do now, and why: a row for each namespace
 -- that it would visit, in the order of the walk. It runs the same plan (claim_walk and
--- claim_pick), writes nothing and takes no lock. "only" answers for one namespace,
+-- claim_pick), writes nothing and takes no lock (so what others have locked at this
+-- instant, which claim_fair leaves out, counts here). "only" answers for one namespace,
 -- wherever the walk stands. due counts no further than config.count_cap. What stands in
 -- the way of the claim itself comes first, in rows without a namespace.
 declare
@@ -71,7 +73,7 @@ begin
              count(*) filter (where x.pass = 2) as pass2
       from eligible as e
       cross join lateral outbox.claim_pick(explain_claim.node, e.names, e.rounds, e.rooms, v_held, v_next,
-        explain_claim.batch, explain_claim.max_bytes, case when e.is_full then v_turn end, v_now, false, v_config) as p
+        explain_claim.batch, explain_claim.max_bytes, case when e.is_full then e.rounds[1] end, v_now, false, v_config) as p
       cross join lateral unnest(p.picked, p.passes) as x(i, pass)
       where e.active > 0
       group by 1
@@ -100,12 +102,14 @@ begin
     pass1 := v_row.pass1;
     pass2 := v_row.pass2;
     reason := coalesce(
-      outbox.hold_reason(v_row.namespace, v_row.verdict, v_row.claimed, v_row.ceiling, v_row.is_strict, v_next, v_now),
+      outbox.hold_reason(v_row.namespace, v_row.verdict, v_row.claimed, v_row.ceiling, v_row.quota, v_next, v_now),
       case when pass1 + pass2 = 0 then 'not reached this sweep'
-           else format('served %s of %s%s', pass1 + pass2, due, case when due >= v_config.count_cap then ' or more' else '' end)
+           else format('served %s of %s%s', pass1 + pass2, greatest(due, pass1 + pass2),
+                       case when due >= v_config.count_cap then ' or more' else '' end)
                 || case when pass1 + pass2 >= due then ''
                         when pass1 + pass2 >= headroom then format(', up to its ceiling of %s', ceiling)
-                        else ', as many as the claim holds for it' end
+                        else coalesce('; ' || outbox.paused_routes(v_row.namespace, v_next, v_now),
+                                      ', as many as the claim holds for it') end
       end);
     return next;
   end loop;

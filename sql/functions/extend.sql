@@ -1,4 +1,4 @@
--- requires: check_settle.sql lock_claimed.sql
+-- requires: check_settle.sql lock_claimed.sql span.sql
 create or replace function outbox.extend(ids bigint[], tokens bigint[], lease interval default null)
 returns setof bigint
 language plpgsql security definer
@@ -18,7 +18,7 @@ begin
   end if;
   v_ids := outbox.lock_claimed(extend.ids, extend.tokens);
   return query
-  update outbox.claimed as c set lease_until = clock_timestamp() + v_lease
+  update outbox.claimed as c set lease_until = clock_timestamp() + outbox.span(v_lease)
   where c.id = any (v_ids)
   returning c.id;
 end $$;

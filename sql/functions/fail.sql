@@ -13,7 +13,7 @@ begin
   end if;
   return query
   select f.id from outbox.failed_attempts(outbox.lock_claimed(fail.ids, fail.tokens),
-                                          fail.ids, fail.errors, null, true) as f;
+                                          fail.ids, fail.tokens, fail.errors, null, true) as f;
 end $$;
 comment on function outbox.fail is 'Settles messages as failed; the ids settled, the rest were lost';
 revoke all on function outbox.fail from public;

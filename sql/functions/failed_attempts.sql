@@ -1,6 +1,6 @@
--- requires: retry_delay.sql
+-- requires: retry_delay.sql span.sql
 create or replace function outbox.failed_attempts(
-  locked bigint[], ids bigint[], errors text[], delays interval[], final boolean)
+  locked bigint[], ids bigint[], tokens bigint[], errors text[], delays interval[], final boolean)
 returns table (id bigint, state text)
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -22,23 +22,25 @@ begin
   select c.* into strict v_config from outbox.config as c;
   return query
   with u as (
-    select distinct on (x.id) x.id, left(coalesce(nullif(x.error, ''), 'no reason given'), 2000) as error, x.delay
-    from unnest(failed_attempts.ids, failed_attempts.errors, failed_attempts.delays) as x(id, error, delay)
-    order by x.id
+    select distinct on (x.id, x.token)
+           x.id, x.token, left(coalesce(nullif(x.error, ''), 'no reason given'), 2000) as error, x.delay
+    from unnest(failed_attempts.ids, failed_attempts.tokens, failed_attempts.errors, failed_attempts.delays)
+         as x(id, token, error, delay)
+    order by x.id, x.token
   ), c as (
     delete from outbox.claimed as d where d.id = any (failed_attempts.locked) returning d.*
   ), f as (
     select c.*, u.error, u.delay, failed_attempts.final or c.attempt >= v_config.max_attempts as over
-    from c join u on u.id = c.id
+    from c join u on u.id = c.id and u.token = c.claim_token
   ), logged as (
     insert into outbox.failure (id, attempt, at, node, error)
     select f.id, f.attempt, v_now, f.claimed_by, f.error from f
   ), again as (
     insert into outbox.pending (id, namespace, task_queue, shard, visible_after, attempt, payload_bytes)
     select f.id, f.namespace, f.task_queue, f.shard,
-           v_now + least(greatest(coalesce(f.delay,
+           v_now + outbox.span(coalesce(f.delay,
              outbox.retry_delay(f.attempt, v_config.retry_base, v_config.retry_multiplier, v_config.retry_cap,
-                                v_config.retry_jitter, random())), '0'), '1000 years'),
+                                v_config.retry_jitter, random()))),
            f.attempt, f.payload_bytes
     from f where not f.over
   ), over as (

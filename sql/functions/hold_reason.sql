@@ -1,6 +1,6 @@
--- requires: time_text.sql pause_text.sql walk_routes.sql walk_lanes.sql
+-- requires: time_text.sql pause_text.sql paused_routes.sql walk_routes.sql walk_lanes.sql
 create or replace function outbox.hold_reason(
-  namespace text, verdict text, claimed int, ceiling int, is_strict boolean, next_held int[], now timestamptz)
+  namespace text, verdict text, claimed int, ceiling int, quota int, next_held int[], now timestamptz)
 returns text
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -14,37 +14,30 @@ as $$
 -- where it is eligible.
 declare
   v_next timestamptz;
-  v_text text;
 begin
-  case hold_reason.verdict
-  when 'paused' then
+  if hold_reason.verdict = 'paused' then
     return (select outbox.pause_text(p, hold_reason.now) from outbox.pause as p
             where p.task_queue is null and (p.namespace = hold_reason.namespace or p.namespace is null)
             order by p.namespace nulls last limit 1);
-  when 'ceiling' then
-    return case when hold_reason.ceiling = 0 then 'its quota is 0, which holds everything'
-                when hold_reason.is_strict
-                then format('at its quota, %s of %s, strict', hold_reason.claimed, hold_reason.ceiling)
+  elsif hold_reason.verdict = 'ceiling' then
+    return case when hold_reason.quota = 0 then 'its quota is 0, which holds everything'
+                when hold_reason.ceiling < hold_reason.quota
+                then format('at its ceiling, %s of %s (its quota of %s, on these shards)', hold_reason.claimed,
+                            hold_reason.ceiling, hold_reason.quota)
                 else format('at its ceiling, %s of %s', hold_reason.claimed, hold_reason.ceiling) end;
-  when 'locked' then
-    return 'strict, and another claim is counting its quota';
-  when 'idle' then
-    select min(l.head) filter (where p.pause is null),
-           string_agg(distinct outbox.pause_text(p.pause, hold_reason.now), '; ') filter (where l.head <= hold_reason.now)
-    into v_next, v_text
+  elsif hold_reason.verdict = 'idle' then
+    select min(l.head) into v_next
     from outbox.walk_routes(hold_reason.namespace, '') as r
     cross join lateral outbox.walk_lanes(hold_reason.namespace, r.task_queue, 0, hold_reason.next_held) as l
-    left join lateral (
-      select p as pause from outbox.pause as p
-      where p.task_queue = r.task_queue and (p.namespace = hold_reason.namespace or p.namespace is null)
-      order by p.namespace nulls last limit 1
-    ) as p on true;
-    return case when v_text is not null then v_text
-                when v_next is not null then format('nothing due until %s', outbox.time_text(v_next, hold_reason.now))
-                else 'nothing pending on these shards' end;
-  else
-    return null;
-  end case;
+    where not exists (select from outbox.pause as p
+                      where p.task_queue = r.task_queue and (p.namespace = hold_reason.namespace or p.namespace is null));
+    return case when v_next <= hold_reason.now
+                then 'due only on routes that this sweep does not come to (config.max_routes)'
+                else coalesce(outbox.paused_routes(hold_reason.namespace, hold_reason.next_held, hold_reason.now),
+                              'nothing due until ' || outbox.time_text(v_next, hold_reason.now),
+                              'nothing pending on these shards') end;
+  end if;
+  return null;
 end $$;
 comment on function outbox.hold_reason is 'Why a claim takes nothing from a namespace';
 revoke all on function outbox.hold_reason from public;

@@ -1,7 +1,7 @@
 -- requires: node_lock.sql
 create or replace function outbox.lock_holders(node text)
 returns table (shard int, pid int, session text)
-language plpgsql
+language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 -- Who holds locks of this outbox, other than this session: those of shards, and that of

@@ -11,7 +11,7 @@ begin atomic
               when (pause_text.pause).namespace is not null then 'paused'
               else 'everything is paused' end
          || format(' by %s since %s', (pause_text.pause).by, outbox.time_text((pause_text.pause).since, pause_text.now))
-         || coalesce(format(', "%s"', (pause_text.pause).note), '');
+         || coalesce(', "' || (pause_text.pause).note || '"', '');
 end;
 comment on function outbox.pause_text is 'A pause as text';
 revoke all on function outbox.pause_text from public;

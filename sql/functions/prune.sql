@@ -1,4 +1,4 @@
--- requires: bad_argument.sql
+-- requires: bad_argument.sql span.sql
 create or replace function outbox.prune(older_than interval default null, max int default 1000, failed boolean default false)
 returns int
 language plpgsql security definer
@@ -25,7 +25,7 @@ begin
   elsif coalesce(prune.max, 0) < 1 then
     perform outbox.bad_argument('prune', 'max', 'is null or below 1', 'Give the most messages to delete.');
   end if;
-  v_before := clock_timestamp() - least(v_age, '1000 years');
+  v_before := clock_timestamp() - outbox.span(v_age);
   foreach v_outcome in array case when prune.failed then '{done,cancelled,failed}' else '{done,cancelled}' end::text[] loop
     v_ids := array(select s.id from outbox.settled as s
                    where s.outcome = v_outcome and s.settled_at <= v_before

@@ -10,7 +10,8 @@ set enable_mergejoin = off
 set jit = off
 as $$
 -- Brings failed and cancelled messages back: pending, due now, attempts from 0. Their
--- failures stay on record. Returns the ids brought back.
+-- failures stay on record. Returns the ids brought back. (In psql, a bare '{1,2}' would be
+-- taken for a namespace: write redrive(array[1, 2]).)
 declare
   v_now timestamptz := clock_timestamp();
 begin
@@ -51,7 +52,7 @@ begin
     perform outbox.bad_argument('redrive', 'max', 'is below 1', 'Give the most messages to bring back, or null for all.');
   end if;
   v_ids := array(select s.id from outbox.settled as s
-                 where s.namespace = redrive.namespace and s.outcome <> 'done' and s.outcome = 'failed'
+                 where s.namespace = redrive.namespace and s.outcome = 'failed'
                  order by s.id limit redrive.max);
   return (select count(*) from outbox.redrive(v_ids));
 end $$;

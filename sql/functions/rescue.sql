@@ -14,12 +14,13 @@ as $$
 declare
   v_now timestamptz := clock_timestamp();
   v_ids bigint[];
+  v_tokens bigint[];
 begin
   if coalesce(rescue.max, 0) < 1 then
     perform outbox.bad_argument('rescue', 'max', 'is null or below 1', 'Give the most messages to take.');
   end if;
-  select array_agg(x.id) into v_ids
-  from (select c.id from outbox.claimed as c
+  select array_agg(x.id), array_agg(x.claim_token) into v_ids, v_tokens
+  from (select c.id, c.claim_token from outbox.claimed as c
         where c.lease_until <= v_now
         order by c.lease_until limit rescue.max
         for update skip locked) as x;
@@ -28,7 +29,7 @@ begin
   end if;
   return query
   select f.id, f.state
-  from outbox.failed_attempts(v_ids, v_ids,
+  from outbox.failed_attempts(v_ids, v_ids, v_tokens,
          array_fill('lease expired: its node died, or it outlived --delivery-timeout'::text, array[cardinality(v_ids)]),
          array_fill('0'::interval, array[cardinality(v_ids)]), false) as f;
 end $$;

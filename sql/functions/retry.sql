@@ -16,7 +16,7 @@ begin
   end if;
   return query
   select f.id from outbox.failed_attempts(outbox.lock_claimed(retry.ids, retry.tokens),
-                                          retry.ids, retry.errors, retry.delays, false) as f;
+                                          retry.ids, retry.tokens, retry.errors, retry.delays, false) as f;
 end $$;
 comment on function outbox.retry is 'Gives messages back after a failed attempt; the ids settled, the rest were lost';
 revoke all on function outbox.retry from public;

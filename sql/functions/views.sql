@@ -13,7 +13,7 @@ left join outbox.settled as s on s.id = m.id;
 comment on view outbox.messages is 'One row a message, whatever its state; look it up by dispatch_key or id';
 revoke all on outbox.messages from public;
 
--- Names by a loose scan over three indexes, counts no further than config.count_cap:
+-- Names by a loose scan over five indexes, counts no further than config.count_cap:
 -- the work is bounded by what is shown, not by the backlog.
 create or replace view outbox.namespaces as
 with recursive walk(namespace) as (
@@ -25,7 +25,10 @@ with recursive walk(namespace) as (
     select least(
       (select p.namespace from outbox.pending as p where p.namespace > w.namespace order by p.namespace limit 1),
       (select c.namespace from outbox.claimed as c where c.namespace > w.namespace order by c.namespace limit 1),
-      (select n.namespace from outbox.namespace as n where n.namespace > w.namespace order by n.namespace limit 1)
+      (select s.namespace from outbox.settled as s
+       where s.namespace > w.namespace and s.outcome = 'failed' order by s.namespace limit 1),
+      (select n.namespace from outbox.namespace as n where n.namespace > w.namespace order by n.namespace limit 1),
+      (select u.namespace from outbox.pause as u where u.namespace > w.namespace order by u.namespace limit 1)
     ) as namespace
   ) as x
   where x.namespace is not null
@@ -34,7 +37,7 @@ select w.namespace,
        (select count(*) from (select from outbox.pending as p where p.namespace = w.namespace limit g.count_cap) as x) as pending,
        (select count(*) from (select from outbox.claimed as c where c.namespace = w.namespace limit g.count_cap) as x) as claimed,
        (select count(*) from (select from outbox.settled as s
-                              where s.namespace = w.namespace and s.outcome <> 'done' and s.outcome = 'failed'
+                              where s.namespace = w.namespace and s.outcome = 'failed'
                               limit g.count_cap) as x) as failed,
        coalesce(n.quota, g.default_quota) as quota,
        coalesce(n.strict, false) as strict,

@@ -43,7 +43,7 @@ begin
     attempts := v_pending.attempt;
     shard := v_pending.shard;
     v_next := outbox.next_held(array(select generate_series(0, v_config.shard_count - 1)), v_config.shard_count);
-    select outbox.hold_reason(w.namespace, w.verdict, w.claimed, w.ceiling, w.is_strict, v_next, v_now) into v_hold
+    select outbox.hold_reason(w.namespace, w.verdict, w.claimed, w.ceiling, w.quota, v_next, v_now) into v_hold
     from outbox.claim_walk('', v_next, v_config.shard_count, 1, '', 0, v_now, v_pending.namespace, false, v_config) as w
     where w.verdict in ('paused', 'ceiling');
     v_hold := nullif(concat_ws('; ', v_hold,
@@ -85,10 +85,11 @@ begin
   state := coalesce(v_settled.outcome, 'moving');
   attempts := v_settled.attempts;
   shard := v_settled.shard;
-  reason := coalesce(format('%s at %s by %s', v_settled.outcome, outbox.time_text(v_settled.settled_at, v_now), v_settled.settled_by)
-    || coalesce(': ' || v_settled.error, '')
-    || case when v_settled.outcome <> 'done' then '; redrive() brings it back' else '' end,
-    'changed its state during this call: ask again');
+  reason := case when v_settled.id is null then 'changed its state during this call: ask again'
+                 else format('%s at %s by %s', v_settled.outcome, outbox.time_text(v_settled.settled_at, v_now),
+                             v_settled.settled_by)
+                      || coalesce(': ' || v_settled.error, '')
+                      || case when v_settled.outcome <> 'done' then '; redrive() brings it back' else '' end end;
   return next;
 end $$;
 comment on function outbox.why is 'Where one message stands, and what holds it back';

@@ -149,7 +149,7 @@ create table outbox.settled (
   constraint settled_outcome check (outcome in ('done', 'failed', 'cancelled'))
 );
 create index settled_retention on outbox.settled (outcome, settled_at);
-create index settled_redrive on outbox.settled (namespace, id) where outcome <> 'done';
+create index settled_failed on outbox.settled (namespace, id) where outcome = 'failed';
 
 create table outbox.failure (
   id      bigint      not null,

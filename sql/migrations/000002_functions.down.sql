@@ -51,7 +51,7 @@ drop function outbox.heartbeat(node text, shards int[], paused text, in_flight_b
 drop function outbox.fail(ids bigint[], tokens bigint[], errors text[]);
 
 -- dropped: sql/functions/failed_attempts.sql
-drop function outbox.failed_attempts(locked bigint[], ids bigint[], errors text[], delays interval[], final boolean);
+drop function outbox.failed_attempts(locked bigint[], ids bigint[], tokens bigint[], errors text[], delays interval[], final boolean);
 
 -- dropped: sql/functions/retry_delay.sql
 drop function outbox.retry_delay(attempt int, base interval, multiplier float8, cap interval, jitter float8, rnd float8);
@@ -66,7 +66,10 @@ drop function outbox.explain_claim(node text, shards int[], batch int, max_bytes
 drop function outbox.lock_holders(node text);
 
 -- dropped: sql/functions/hold_reason.sql
-drop function outbox.hold_reason(namespace text, verdict text, claimed int, ceiling int, is_strict boolean, next_held int[], now timestamptz);
+drop function outbox.hold_reason(namespace text, verdict text, claimed int, ceiling int, quota int, next_held int[], now timestamptz);
+
+-- dropped: sql/functions/paused_routes.sql
+drop function outbox.paused_routes(namespace text, next_held int[], now timestamptz);
 
 -- dropped: sql/functions/pause_text.sql
 drop function outbox.pause_text(pause outbox.pause, now timestamptz);
@@ -110,6 +113,9 @@ drop function outbox.clear_quota(namespace text);
 
 -- dropped: sql/functions/claim_fair.sql
 drop function outbox.claim_fair(node text, shards int[], batch int, max_bytes bigint);
+
+-- dropped: sql/functions/span.sql
+drop function outbox.span(duration interval);
 
 -- dropped: sql/functions/node_lock.sql
 drop function outbox.node_lock(node text);

@@ -114,6 +114,7 @@ as $$
 -- messages should not be served in between.
 declare
   v_now  timestamptz := clock_timestamp();
+  v_ids  bigint[];
   v_done bigint := 0;
   v_some bigint;
 begin
@@ -121,27 +122,37 @@ begin
   if cancel_namespace.max < 1 then
     perform outbox.bad_argument('cancel_namespace', 'max', 'is below 1', 'Give the most messages to cancel, or null for all.');
   end if;
-  with p as (
-    delete from outbox.pending as d
-    where d.ctid = any (array(
-      select p.ctid from outbox.pending as p where p.namespace = cancel_namespace.namespace
-      order by p.task_queue, p.shard, p.visible_after, p.id limit cancel_namespace.max for update))
-    returning d.*
-  )
-  insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
-  select p.id, p.namespace, p.task_queue, p.shard, 'cancelled', p.attempt, v_now, session_user from p;
-  get diagnostics v_done = row_count;
-  with c as (
-    delete from outbox.claimed as d
-    where d.id = any (array(
-      select c.id from outbox.claimed as c where c.namespace = cancel_namespace.namespace
-      order by c.id limit cancel_namespace.max - v_done for update))
-    returning d.*
-  )
-  insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
-  select c.id, c.namespace, c.task_queue, c.shard, 'cancelled', c.attempt, v_now, session_user from c;
-  get diagnostics v_some = row_count;
-  return v_done + v_some;
+  loop
+    -- By lane, which is cheap; then locked by id, as cancel() does, so that the two never
+    -- deadlock. What moves in between is met in the next turn.
+    v_ids := array(
+      (select p.id from outbox.pending as p where p.namespace = cancel_namespace.namespace
+       order by p.task_queue, p.shard, p.visible_after, p.id limit cancel_namespace.max - v_done)
+      union all
+      (select c.id from outbox.claimed as c where c.namespace = cancel_namespace.namespace
+       order by c.shard limit cancel_namespace.max - v_done)
+      limit cancel_namespace.max - v_done);
+    with p as (
+      delete from outbox.pending as d
+      where d.id = any (array(select p.id from outbox.pending as p where p.id = any (v_ids) order by p.id for update))
+      returning d.id, d.namespace, d.task_queue, d.shard, d.attempt
+    )
+    insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+    select p.id, p.namespace, p.task_queue, p.shard, 'cancelled', p.attempt, v_now, session_user from p;
+    get diagnostics v_some = row_count;
+    v_done := v_done + v_some;
+    with c as (
+      delete from outbox.claimed as d
+      where d.id = any (array(select c.id from outbox.claimed as c where c.id = any (v_ids) order by c.id for update))
+      returning d.id, d.namespace, d.task_queue, d.shard, d.attempt
+    )
+    insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+    select c.id, c.namespace, c.task_queue, c.shard, 'cancelled', c.attempt, v_now, session_user from c;
+    get diagnostics v_some = row_count;
+    v_done := v_done + v_some;
+    exit when cardinality(v_ids) = 0 or v_done >= cancel_namespace.max;
+  end loop;
+  return v_done;
 end $$;
 comment on function outbox.cancel_namespace is 'Cancels a namespace''s pending and claimed messages; how many';
 revoke all on function outbox.cancel_namespace from public;
@@ -803,8 +814,21 @@ comment on function outbox.node_lock is 'The key of a node''s advisory lock';
 revoke all on function outbox.node_lock from public;
 -- <<< sql/functions/node_lock.sql
 
+-- >>> sql/functions/span.sql
+create or replace function outbox.span(duration interval)
+returns interval
+language sql immutable parallel safe
+-- A duration as plain seconds, held to 0 .. 1000 years: days and months would be longer
+-- or shorter around a clock change of the session's time zone, and a far one overflow.
+begin atomic
+  select make_interval(secs => least(greatest(extract(epoch from span.duration)::float8, 0), 31556952000));
+end;
+comment on function outbox.span is 'A duration in plain seconds, held to 0 to 1000 years';
+revoke all on function outbox.span from public;
+-- <<< sql/functions/span.sql
+
 -- >>> sql/functions/claim_fair.sql
--- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql lock_class.sql node_lock.sql
+-- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql lock_class.sql node_lock.sql span.sql
 create or replace function outbox.claim_fair(node text, shards int[], batch int, max_bytes bigint default null)
 returns table (id bigint, claim_token bigint, namespace text, task_queue text, dispatch_key text, shard int,
                attempt int, content_type text, headers jsonb, payload bytea, lease_until timestamptz, pass int)
@@ -835,6 +859,7 @@ declare
   v_held    int[];
   v_next    int[];
   v_now     timestamptz;
+  v_until   timestamptz; -- the end of the lease
   v_cursor  text;        -- where the walk starts
   v_round   bigint;
   v_visited int;         -- how far it came
@@ -878,6 +903,7 @@ begin
   end if;
   v_next := outbox.next_held(v_held, v_config.shard_count);
   v_now := clock_timestamp();
+  v_until := v_now + outbox.span(v_config.lease);
 
   -- 3. Whom to serve. A node that has never claimed goes on where any other is, so
   -- that nodes that live for one sweep rotate too.
@@ -901,7 +927,7 @@ begin
   -- 4. Which rows.
   select p.* into v_pick
   from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_held, v_next, claim_fair.batch,
-                         claim_fair.max_bytes, case when v_full then v_round end, v_now, true, v_config) as p
+                         claim_fair.max_bytes, case when v_full then v_rounds[1] end, v_now, true, v_config) as p
   where v_names is not null;
 
   -- 5. Where the next claim goes on: behind the last namespace that the walk came to,
@@ -939,7 +965,7 @@ begin
                                    claim_token, claimed_by, claimed_at, lease_until)
   select p.id, p.namespace, p.task_queue, p.shard, p.visible_after,
          least(p.attempt, 2147483646) + 1, -- a charge on the last attempt there is must not raise
-         p.payload_bytes, v_token, claim_fair.node, v_now, v_now + v_config.lease
+         p.payload_bytes, v_token, claim_fair.node, v_now, v_until
   from p;
   get diagnostics v_moved = row_count;
   if v_moved <> cardinality(v_pick.ids) then
@@ -948,7 +974,7 @@ begin
   end if;
   return query
   select m.id, v_token, m.namespace, m.task_queue, m.dispatch_key, u.shard, least(u.attempt, 2147483646) + 1,
-         m.content_type, m.headers, m.payload, v_now + v_config.lease, u.pass
+         m.content_type, m.headers, m.payload, v_until, u.pass
   from unnest(v_pick.ids, v_pick.shards, v_pick.attempts, v_pick.passes) with ordinality as u(id, shard, attempt, pass, n)
   join outbox.message as m on m.id = u.id
   order by u.n;
@@ -1105,6 +1131,11 @@ begin
               n.claim_idle_timeout, n.node_lapse, n.retention
        from jsonb_populate_record(c, configure.settings) as n);
   return outbox.settings();
+exception
+  when data_exception or integrity_constraint_violation then
+    perform outbox.bad_argument('configure', 'settings', format('has a value that does not fit: %s', sqlerrm),
+      'outbox.settings() shows the values in force, the README what each takes.');
+    return null;
 end $$;
 comment on function outbox.configure is 'Changes settings by a JSON object; all of them';
 revoke all on function outbox.configure from public;
@@ -1157,7 +1188,7 @@ revoke all on function outbox.shard_of from public;
 -- <<< sql/functions/shard_of.sql
 
 -- >>> sql/functions/enqueue.sql
--- requires: bad_argument.sql check_key.sql shard_of.sql
+-- requires: bad_argument.sql check_key.sql shard_of.sql span.sql
 create or replace function outbox.enqueue(
   namespace text, task_queue text, dispatch_key text, payload bytea,
   content_type text default 'application/json', headers jsonb default '{}', delay interval default null)
@@ -1195,8 +1226,8 @@ begin
         octet_length(enqueue.payload), v_config.max_payload_bytes
       using errcode = 'OB004', hint = 'Store it elsewhere and enqueue a reference, or raise outbox.config.max_payload_bytes.';
   end if;
-  -- A delay from a clock that has run on may be negative; one out of all bounds must not overflow.
-  v_due := v_now + least(greatest(enqueue.delay, '0'), '1000 years'); -- both skip a null: due now
+  -- A delay reckoned from a clock that has run on since may be negative: due now, as without one.
+  v_due := v_now + coalesce(outbox.span(enqueue.delay), '0');
   loop
     with m as (
       insert into outbox.message as n (namespace, task_queue, dispatch_key, content_type, headers, payload, created_at)
@@ -1231,7 +1262,7 @@ revoke all on function outbox.enqueue from public;
 -- <<< sql/functions/enqueue.sql
 
 -- >>> sql/functions/enqueue_batch.sql
--- requires: bad_argument.sql shard_of.sql
+-- requires: bad_argument.sql shard_of.sql span.sql
 create or replace function outbox.enqueue_batch(
   namespaces text[], task_queues text[], dispatch_keys text[], payloads bytea[],
   content_types text[] default null, headers jsonb[] default null, delays interval[] default null)
@@ -1322,7 +1353,7 @@ begin
     ), p as (
       insert into outbox.pending as q (id, namespace, task_queue, shard, visible_after, payload_bytes)
       select m.id, m.namespace, m.task_queue, outbox.shard_of(m.dispatch_key, v_config.shard_count),
-             v_now + least(greatest(u.delay, '0'), '1000 years'), m.bytes
+             v_now + coalesce(outbox.span(u.delay), '0'), m.bytes
       from m join u on u.dispatch_key = m.dispatch_key
     )
     select array_agg(m.dispatch_key), array_agg(m.id) into v_newkeys, v_newids from m;
@@ -1408,16 +1439,47 @@ begin atomic
               when (pause_text.pause).namespace is not null then 'paused'
               else 'everything is paused' end
          || format(' by %s since %s', (pause_text.pause).by, outbox.time_text((pause_text.pause).since, pause_text.now))
-         || coalesce(format(', "%s"', (pause_text.pause).note), '');
+         || coalesce(', "' || (pause_text.pause).note || '"', '');
 end;
 comment on function outbox.pause_text is 'A pause as text';
 revoke all on function outbox.pause_text from public;
 -- <<< sql/functions/pause_text.sql
 
+-- >>> sql/functions/paused_routes.sql
+-- requires: pause_text.sql walk_routes.sql walk_lanes.sql
+create or replace function outbox.paused_routes(namespace text, next_held int[], now timestamptz)
+returns text
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- The pauses of a namespace's routes that have due messages on held shards, as text; null
+-- if there are none.
+begin
+  return (
+    select string_agg(distinct x.reason, '; ')
+    from outbox.walk_routes(paused_routes.namespace, '') as r
+    cross join lateral (
+      select outbox.pause_text(p, paused_routes.now) as reason from outbox.pause as p
+      where p.task_queue = r.task_queue and (p.namespace = paused_routes.namespace or p.namespace is null)
+      order by p.namespace nulls last limit 1
+    ) as x
+    where exists (select from outbox.walk_lanes(paused_routes.namespace, r.task_queue, 0, paused_routes.next_held) as l
+                  where l.head <= paused_routes.now)
+  );
+end $$;
+comment on function outbox.paused_routes is 'The pauses of a namespace''s routes with due messages, as text';
+revoke all on function outbox.paused_routes from public;
+-- <<< sql/functions/paused_routes.sql
+
 -- >>> sql/functions/hold_reason.sql
--- requires: time_text.sql pause_text.sql walk_routes.sql walk_lanes.sql
+-- requires: time_text.sql pause_text.sql paused_routes.sql walk_routes.sql walk_lanes.sql
 create or replace function outbox.hold_reason(
-  namespace text, verdict text, claimed int, ceiling int, is_strict boolean, next_held int[], now timestamptz)
+  namespace text, verdict text, claimed int, ceiling int, quota int, next_held int[], now timestamptz)
 returns text
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -1431,37 +1493,30 @@ as $$
 -- where it is eligible.
 declare
   v_next timestamptz;
-  v_text text;
 begin
-  case hold_reason.verdict
-  when 'paused' then
+  if hold_reason.verdict = 'paused' then
     return (select outbox.pause_text(p, hold_reason.now) from outbox.pause as p
             where p.task_queue is null and (p.namespace = hold_reason.namespace or p.namespace is null)
             order by p.namespace nulls last limit 1);
-  when 'ceiling' then
-    return case when hold_reason.ceiling = 0 then 'its quota is 0, which holds everything'
-                when hold_reason.is_strict
-                then format('at its quota, %s of %s, strict', hold_reason.claimed, hold_reason.ceiling)
+  elsif hold_reason.verdict = 'ceiling' then
+    return case when hold_reason.quota = 0 then 'its quota is 0, which holds everything'
+                when hold_reason.ceiling < hold_reason.quota
+                then format('at its ceiling, %s of %s (its quota of %s, on these shards)', hold_reason.claimed,
+                            hold_reason.ceiling, hold_reason.quota)
                 else format('at its ceiling, %s of %s', hold_reason.claimed, hold_reason.ceiling) end;
-  when 'locked' then
-    return 'strict, and another claim is counting its quota';
-  when 'idle' then
-    select min(l.head) filter (where p.pause is null),
-           string_agg(distinct outbox.pause_text(p.pause, hold_reason.now), '; ') filter (where l.head <= hold_reason.now)
-    into v_next, v_text
+  elsif hold_reason.verdict = 'idle' then
+    select min(l.head) into v_next
     from outbox.walk_routes(hold_reason.namespace, '') as r
     cross join lateral outbox.walk_lanes(hold_reason.namespace, r.task_queue, 0, hold_reason.next_held) as l
-    left join lateral (
-      select p as pause from outbox.pause as p
-      where p.task_queue = r.task_queue and (p.namespace = hold_reason.namespace or p.namespace is null)
-      order by p.namespace nulls last limit 1
-    ) as p on true;
-    return case when v_text is not null then v_text
-                when v_next is not null then format('nothing due until %s', outbox.time_text(v_next, hold_reason.now))
-                else 'nothing pending on these shards' end;
-  else
-    return null;
-  end case;
+    where not exists (select from outbox.pause as p
+                      where p.task_queue = r.task_queue and (p.namespace = hold_reason.namespace or p.namespace is null));
+    return case when v_next <= hold_reason.now
+                then 'due only on routes that this sweep does not come to (config.max_routes)'
+                else coalesce(outbox.paused_routes(hold_reason.namespace, hold_reason.next_held, hold_reason.now),
+                              'nothing due until ' || outbox.time_text(v_next, hold_reason.now),
+                              'nothing pending on these shards') end;
+  end if;
+  return null;
 end $$;
 comment on function outbox.hold_reason is 'Why a claim takes nothing from a namespace';
 revoke all on function outbox.hold_reason from public;
@@ -1471,7 +1526,7 @@ revoke all on function outbox.hold_reason from public;
 -- requires: node_lock.sql
 create or replace function outbox.lock_holders(node text)
 returns table (shard int, pid int, session text)
-language plpgsql
+language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 -- Who holds locks of this outbox, other than this session: those of shards, and that of
@@ -1492,17 +1547,19 @@ revoke all on function outbox.lock_holders from public;
 -- <<< sql/functions/lock_holders.sql
 
 -- >>> sql/functions/explain_claim.sql
--- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql hold_reason.sql count_due.sql lock_holders.sql
+-- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql hold_reason.sql paused_routes.sql count_due.sql lock_holders.sql
 create or replace function outbox.explain_claim(
   node text, shards int[], batch int, max_bytes bigint default null, "only" text default null)
 returns table (namespace text, due bigint, claimed int, quota int, ceiling int, headroom int, slice int,
                pass1 int, pass2 int, reason text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set jit = off
 as $$
 -- What claim_fair with these arguments would do now, and why: a row for each namespace
 -- that it would visit, in the order of the walk. It runs the same plan (claim_walk and
--- claim_pick), writes nothing and takes no lock. "only" answers for one namespace,
+-- claim_pick), writes nothing and takes no lock (so what others have locked at this
+-- instant, which claim_fair leaves out, counts here). "only" answers for one namespace,
 -- wherever the walk stands. due counts no further than config.count_cap. What stands in
 -- the way of the claim itself comes first, in rows without a namespace.
 declare
@@ -1565,7 +1622,7 @@ begin
              count(*) filter (where x.pass = 2) as pass2
       from eligible as e
       cross join lateral outbox.claim_pick(explain_claim.node, e.names, e.rounds, e.rooms, v_held, v_next,
-        explain_claim.batch, explain_claim.max_bytes, case when e.is_full then v_turn end, v_now, false, v_config) as p
+        explain_claim.batch, explain_claim.max_bytes, case when e.is_full then e.rounds[1] end, v_now, false, v_config) as p
       cross join lateral unnest(p.picked, p.passes) as x(i, pass)
       where e.active > 0
       group by 1
@@ -1594,12 +1651,14 @@ begin
     pass1 := v_row.pass1;
     pass2 := v_row.pass2;
     reason := coalesce(
-      outbox.hold_reason(v_row.namespace, v_row.verdict, v_row.claimed, v_row.ceiling, v_row.is_strict, v_next, v_now),
+      outbox.hold_reason(v_row.namespace, v_row.verdict, v_row.claimed, v_row.ceiling, v_row.quota, v_next, v_now),
       case when pass1 + pass2 = 0 then 'not reached this sweep'
-           else format('served %s of %s%s', pass1 + pass2, due, case when due >= v_config.count_cap then ' or more' else '' end)
+           else format('served %s of %s%s', pass1 + pass2, greatest(due, pass1 + pass2),
+                       case when due >= v_config.count_cap then ' or more' else '' end)
                 || case when pass1 + pass2 >= due then ''
                         when pass1 + pass2 >= headroom then format(', up to its ceiling of %s', ceiling)
-                        else ', as many as the claim holds for it' end
+                        else coalesce('; ' || outbox.paused_routes(v_row.namespace, v_next, v_now),
+                                      ', as many as the claim holds for it') end
       end);
     return next;
   end loop;
@@ -1609,7 +1668,7 @@ revoke all on function outbox.explain_claim from public;
 -- <<< sql/functions/explain_claim.sql
 
 -- >>> sql/functions/extend.sql
--- requires: check_settle.sql lock_claimed.sql
+-- requires: check_settle.sql lock_claimed.sql span.sql
 create or replace function outbox.extend(ids bigint[], tokens bigint[], lease interval default null)
 returns setof bigint
 language plpgsql security definer
@@ -1629,7 +1688,7 @@ begin
   end if;
   v_ids := outbox.lock_claimed(extend.ids, extend.tokens);
   return query
-  update outbox.claimed as c set lease_until = clock_timestamp() + v_lease
+  update outbox.claimed as c set lease_until = clock_timestamp() + outbox.span(v_lease)
   where c.id = any (v_ids)
   returning c.id;
 end $$;
@@ -1659,9 +1718,9 @@ revoke all on function outbox.retry_delay from public;
 -- <<< sql/functions/retry_delay.sql
 
 -- >>> sql/functions/failed_attempts.sql
--- requires: retry_delay.sql
+-- requires: retry_delay.sql span.sql
 create or replace function outbox.failed_attempts(
-  locked bigint[], ids bigint[], errors text[], delays interval[], final boolean)
+  locked bigint[], ids bigint[], tokens bigint[], errors text[], delays interval[], final boolean)
 returns table (id bigint, state text)
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -1683,23 +1742,25 @@ begin
   select c.* into strict v_config from outbox.config as c;
   return query
   with u as (
-    select distinct on (x.id) x.id, left(coalesce(nullif(x.error, ''), 'no reason given'), 2000) as error, x.delay
-    from unnest(failed_attempts.ids, failed_attempts.errors, failed_attempts.delays) as x(id, error, delay)
-    order by x.id
+    select distinct on (x.id, x.token)
+           x.id, x.token, left(coalesce(nullif(x.error, ''), 'no reason given'), 2000) as error, x.delay
+    from unnest(failed_attempts.ids, failed_attempts.tokens, failed_attempts.errors, failed_attempts.delays)
+         as x(id, token, error, delay)
+    order by x.id, x.token
   ), c as (
     delete from outbox.claimed as d where d.id = any (failed_attempts.locked) returning d.*
   ), f as (
     select c.*, u.error, u.delay, failed_attempts.final or c.attempt >= v_config.max_attempts as over
-    from c join u on u.id = c.id
+    from c join u on u.id = c.id and u.token = c.claim_token
   ), logged as (
     insert into outbox.failure (id, attempt, at, node, error)
     select f.id, f.attempt, v_now, f.claimed_by, f.error from f
   ), again as (
     insert into outbox.pending (id, namespace, task_queue, shard, visible_after, attempt, payload_bytes)
     select f.id, f.namespace, f.task_queue, f.shard,
-           v_now + least(greatest(coalesce(f.delay,
+           v_now + outbox.span(coalesce(f.delay,
              outbox.retry_delay(f.attempt, v_config.retry_base, v_config.retry_multiplier, v_config.retry_cap,
-                                v_config.retry_jitter, random())), '0'), '1000 years'),
+                                v_config.retry_jitter, random()))),
            f.attempt, f.payload_bytes
     from f where not f.over
   ), over as (
@@ -1729,7 +1790,7 @@ begin
   end if;
   return query
   select f.id from outbox.failed_attempts(outbox.lock_claimed(fail.ids, fail.tokens),
-                                          fail.ids, fail.errors, null, true) as f;
+                                          fail.ids, fail.tokens, fail.errors, null, true) as f;
 end $$;
 comment on function outbox.fail is 'Settles messages as failed; the ids settled, the rest were lost';
 revoke all on function outbox.fail from public;
@@ -1810,7 +1871,7 @@ revoke all on function outbox.pause from public;
 -- <<< sql/functions/pause.sql
 
 -- >>> sql/functions/prune.sql
--- requires: bad_argument.sql
+-- requires: bad_argument.sql span.sql
 create or replace function outbox.prune(older_than interval default null, max int default 1000, failed boolean default false)
 returns int
 language plpgsql security definer
@@ -1837,7 +1898,7 @@ begin
   elsif coalesce(prune.max, 0) < 1 then
     perform outbox.bad_argument('prune', 'max', 'is null or below 1', 'Give the most messages to delete.');
   end if;
-  v_before := clock_timestamp() - least(v_age, '1000 years');
+  v_before := clock_timestamp() - outbox.span(v_age);
   foreach v_outcome in array case when prune.failed then '{done,cancelled,failed}' else '{done,cancelled}' end::text[] loop
     v_ids := array(select s.id from outbox.settled as s
                    where s.outcome = v_outcome and s.settled_at <= v_before
@@ -1881,7 +1942,8 @@ set enable_mergejoin = off
 set jit = off
 as $$
 -- Brings failed and cancelled messages back: pending, due now, attempts from 0. Their
--- failures stay on record. Returns the ids brought back.
+-- failures stay on record. Returns the ids brought back. (In psql, a bare '{1,2}' would be
+-- taken for a namespace: write redrive(array[1, 2]).)
 declare
   v_now timestamptz := clock_timestamp();
 begin
@@ -1922,7 +1984,7 @@ begin
     perform outbox.bad_argument('redrive', 'max', 'is below 1', 'Give the most messages to bring back, or null for all.');
   end if;
   v_ids := array(select s.id from outbox.settled as s
-                 where s.namespace = redrive.namespace and s.outcome <> 'done' and s.outcome = 'failed'
+                 where s.namespace = redrive.namespace and s.outcome = 'failed'
                  order by s.id limit redrive.max);
   return (select count(*) from outbox.redrive(v_ids));
 end $$;
@@ -1976,12 +2038,13 @@ as $$
 declare
   v_now timestamptz := clock_timestamp();
   v_ids bigint[];
+  v_tokens bigint[];
 begin
   if coalesce(rescue.max, 0) < 1 then
     perform outbox.bad_argument('rescue', 'max', 'is null or below 1', 'Give the most messages to take.');
   end if;
-  select array_agg(x.id) into v_ids
-  from (select c.id from outbox.claimed as c
+  select array_agg(x.id), array_agg(x.claim_token) into v_ids, v_tokens
+  from (select c.id, c.claim_token from outbox.claimed as c
         where c.lease_until <= v_now
         order by c.lease_until limit rescue.max
         for update skip locked) as x;
@@ -1990,7 +2053,7 @@ begin
   end if;
   return query
   select f.id, f.state
-  from outbox.failed_attempts(v_ids, v_ids,
+  from outbox.failed_attempts(v_ids, v_ids, v_tokens,
          array_fill('lease expired: its node died, or it outlived --delivery-timeout'::text, array[cardinality(v_ids)]),
          array_fill('0'::interval, array[cardinality(v_ids)]), false) as f;
 end $$;
@@ -2033,7 +2096,7 @@ begin
   end if;
   return query
   select f.id from outbox.failed_attempts(outbox.lock_claimed(retry.ids, retry.tokens),
-                                          retry.ids, retry.errors, retry.delays, false) as f;
+                                          retry.ids, retry.tokens, retry.errors, retry.delays, false) as f;
 end $$;
 comment on function outbox.retry is 'Gives messages back after a failed attempt; the ids settled, the rest were lost';
 revoke all on function outbox.retry from public;
@@ -2110,7 +2173,7 @@ begin
     attempts := v_pending.attempt;
     shard := v_pending.shard;
     v_next := outbox.next_held(array(select generate_series(0, v_config.shard_count - 1)), v_config.shard_count);
-    select outbox.hold_reason(w.namespace, w.verdict, w.claimed, w.ceiling, w.is_strict, v_next, v_now) into v_hold
+    select outbox.hold_reason(w.namespace, w.verdict, w.claimed, w.ceiling, w.quota, v_next, v_now) into v_hold
     from outbox.claim_walk('', v_next, v_config.shard_count, 1, '', 0, v_now, v_pending.namespace, false, v_config) as w
     where w.verdict in ('paused', 'ceiling');
     v_hold := nullif(concat_ws('; ', v_hold,
@@ -2152,10 +2215,11 @@ begin
   state := coalesce(v_settled.outcome, 'moving');
   attempts := v_settled.attempts;
   shard := v_settled.shard;
-  reason := coalesce(format('%s at %s by %s', v_settled.outcome, outbox.time_text(v_settled.settled_at, v_now), v_settled.settled_by)
-    || coalesce(': ' || v_settled.error, '')
-    || case when v_settled.outcome <> 'done' then '; redrive() brings it back' else '' end,
-    'changed its state during this call: ask again');
+  reason := case when v_settled.id is null then 'changed its state during this call: ask again'
+                 else format('%s at %s by %s', v_settled.outcome, outbox.time_text(v_settled.settled_at, v_now),
+                             v_settled.settled_by)
+                      || coalesce(': ' || v_settled.error, '')
+                      || case when v_settled.outcome <> 'done' then '; redrive() brings it back' else '' end end;
   return next;
 end $$;
 comment on function outbox.why is 'Where one message stands, and what holds it back';
@@ -2178,7 +2242,7 @@ left join outbox.settled as s on s.id = m.id;
 comment on view outbox.messages is 'One row a message, whatever its state; look it up by dispatch_key or id';
 revoke all on outbox.messages from public;
 
--- Names by a loose scan over three indexes, counts no further than config.count_cap:
+-- Names by a loose scan over five indexes, counts no further than config.count_cap:
 -- the work is bounded by what is shown, not by the backlog.
 create or replace view outbox.namespaces as
 with recursive walk(namespace) as (
@@ -2190,7 +2254,10 @@ with recursive walk(namespace) as (
     select least(
       (select p.namespace from outbox.pending as p where p.namespace > w.namespace order by p.namespace limit 1),
       (select c.namespace from outbox.claimed as c where c.namespace > w.namespace order by c.namespace limit 1),
-      (select n.namespace from outbox.namespace as n where n.namespace > w.namespace order by n.namespace limit 1)
+      (select s.namespace from outbox.settled as s
+       where s.namespace > w.namespace and s.outcome = 'failed' order by s.namespace limit 1),
+      (select n.namespace from outbox.namespace as n where n.namespace > w.namespace order by n.namespace limit 1),
+      (select u.namespace from outbox.pause as u where u.namespace > w.namespace order by u.namespace limit 1)
     ) as namespace
   ) as x
   where x.namespace is not null
@@ -2199,7 +2266,7 @@ select w.namespace,
        (select count(*) from (select from outbox.pending as p where p.namespace = w.namespace limit g.count_cap) as x) as pending,
        (select count(*) from (select from outbox.claimed as c where c.namespace = w.namespace limit g.count_cap) as x) as claimed,
        (select count(*) from (select from outbox.settled as s
-                              where s.namespace = w.namespace and s.outcome <> 'done' and s.outcome = 'failed'
+                              where s.namespace = w.namespace and s.outcome = 'failed'
                               limit g.count_cap) as x) as failed,
        coalesce(n.quota, g.default_quota) as quota,
        coalesce(n.strict, false) as strict,
