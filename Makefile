@@ -63,7 +63,7 @@ snapshot: ## Copy what changed in sql/functions into a new migration: NAME=short
 
 .PHONY: schema
 schema: postgres ## Rewrite the dump of the schema that the tests compare with
-	go test -count=1 ./integration -run '^TestGoldenSchema$$' -update
+	go test -count=1 ./integration -run '^TestSchemaGolden$$' -update
 
 # Where neither a server nor its binaries are there, apt-get may bring them. The
 # tests themselves look for a Docker engine next, or say what to install.
