@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -261,84 +260,6 @@ func TestCLIEnqueueTwiceAtOnce(t *testing.T) {
 	a, b := <-sums, <-sums
 	if a.Enqueued+b.Enqueued != n || a.Duplicates+b.Duplicates != n || a.Bad+b.Bad != 0 {
 		t.Errorf("%+v and %+v of %d lines", a, b, n)
-	}
-}
-
-// A line that comes alone does not wait for others; an interrupt ends the run after
-// what was read, and says how far it came.
-func TestCLIEnqueueInterrupted(t *testing.T) {
-	t.Parallel()
-	for _, strict := range []bool{false, true} {
-		db := pg.New(t)
-		args := []string{"enqueue"}
-		if strict {
-			args = append(args, "--strict")
-		}
-		cmd := sweepCall{dsn: db.DSN, args: args}.start(t)
-		in, input := io.Pipe()
-		cmd.Stdin = nil
-		stdin, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() { _, _ = io.Copy(stdin, in) }()
-		var stdout, stderr bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(input, goodLine+"\n"+goodLine+"\n", "1", "2")
-		if strict {
-			await(t, db.Pool, `select exists (select from pg_stat_activity where application_name = 'sweep enqueue'
-				and datname = current_database() and state = 'idle in transaction' and query like 'release%')`)
-		} else {
-			await(t, db.Pool, `select count(*) = 2 from outbox.message`)
-		}
-		if err := cmd.Process.Signal(os.Interrupt); err != nil {
-			t.Fatal(err)
-		}
-		_ = cmd.Wait()
-		input.Close()
-		got := sweepOutcome{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
-		want, text, n := "done up to stdin:2", "enqueued 2, ", 2
-		if strict {
-			want, text, n = "nothing was written", "enqueued 0, ", 0
-		}
-		got.want(t, 1, args, "sweep: interrupt", want)
-		if !strings.HasPrefix(got.stdout, text) {
-			t.Errorf("sweep %q printed %q", args, got.stdout)
-		}
-		if got := one[int](t, db.Pool, `select count(*) from outbox.message`); got != n {
-			t.Errorf("sweep %q left %d messages, want %d", args, got, n)
-		}
-	}
-}
-
-// A connection that breaks ends the run with an error that says how far it came;
-// the same input again completes it (INV-2).
-func TestCLIEnqueueConnectionLost(t *testing.T) {
-	t.Parallel()
-	db := pg.New(t)
-	cmd := sweepCall{dsn: db.DSN, args: []string{"enqueue"}}.start(t)
-	cmd.Stdin = nil
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	fmt.Fprintf(stdin, goodLine+"\n", "1")
-	await(t, db.Pool, `select count(*) = 1 from outbox.message`)
-	run(t, db.Admin(t), `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'sweep enqueue' and datname = current_database()`)
-	fmt.Fprintf(stdin, goodLine+"\n", "2")
-	_ = cmd.Wait()
-	sweepOutcome{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}.want(t, 1, []string{"enqueue"}, "done up to stdin:1", "Run it again")
-	input := fmt.Sprintf(goodLine+"\n"+goodLine, "1", "2")
-	if got := sweepWith(t, db.DSN, input, "enqueue"); got != "enqueued 1, duplicates 1, bad 0\n" {
-		t.Errorf("again: %q", got)
 	}
 }
 

@@ -28,6 +28,7 @@ func (a *app) confirm(ctx context.Context, yes bool, what string) error {
 	}()
 	select {
 	case <-ctx.Done():
+		fmt.Fprintln(a.stderr)
 		return context.Cause(ctx)
 	case line := <-answer:
 		if line == "y" || line == "yes" {
