@@ -76,6 +76,10 @@ func Enqueue(ctx context.Context, db Querier, m NewMessage) (Enqueued, error) {
 // call that ends with an error may have written some; made again, it writes the
 // rest and reports those as duplicates. Messages are written in the order of their
 // keys, so that calls with the same keys do not deadlock.
+//
+// Errors are those of Enqueue. Where the database refuses messages, its text gives
+// their positions, 1 the first, among those of the statement; which these are is
+// said where there are several.
 func EnqueueBatch(ctx context.Context, db Querier, ms []NewMessage) ([]Enqueued, error) {
 	return enqueueBatch(ms, func(part []NewMessage, found func(ord int32, id *int64)) error {
 		rows, err := db.Query(ctx, enqueueBatchQuery, batchArgs(part)...)
@@ -189,10 +193,24 @@ func enqueueBatch(ms []NewMessage, send func(part []NewMessage, found func(ord i
 			err = fmt.Errorf("%d messages, but %d answers", len(part), answers)
 		}
 		if err != nil {
-			return nil, wrap("enqueue batch", err)
+			verb := "enqueue batch"
+			if len(parts) > 1 {
+				verb += ": " + keyRange(some)
+			}
+			return nil, wrap(verb, err)
 		}
 	}
 	return result, nil
+}
+
+// keyRange names the messages of one statement among others: their keys lie between
+// those of all others.
+func keyRange(ms []NewMessage) string {
+	keys := make([]string, len(ms))
+	for i, m := range ms {
+		keys[i] = m.DispatchKey
+	}
+	return fmt.Sprintf("keys %q to %q", slices.Min(keys), slices.Max(keys))
 }
 
 // cut deals the places of ms out to statements, those with smaller keys first.

@@ -116,9 +116,6 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Message) error {
 	if err != nil {
 		return driver.Permanent(fmt.Errorf("%s: %w", s, err))
 	}
-	if ctx.Err() != nil {
-		return driver.Undelivered(fmt.Errorf("%s: not started: %w", s, context.Cause(ctx)))
-	}
 	run := ctx
 	if s.timeout > 0 {
 		var cancel context.CancelFunc
@@ -129,7 +126,7 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Message) error {
 	switch {
 	case errors.Is(err, syscall.E2BIG): // mostly the message's own doing, so it must not go round forever
 		return fmt.Errorf("%s: headers and environment are too large: %w", s, err)
-	case err != nil && run.Err() != nil:
+	case err != nil && run.Err() != nil: // os/exec starts nothing then
 		return driver.Undelivered(fmt.Errorf("%s: not started: %w", s, context.Cause(run)))
 	case err != nil:
 		return s.notStarted(ctx, err)
