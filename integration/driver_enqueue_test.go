@@ -151,6 +151,17 @@ func TestDriverEnqueueErrors(t *testing.T) {
 	if n := one[int](t, db.Pool, `select count(*) from outbox.message where dispatch_key <> 'theirs'`); n != 0 {
 		t.Errorf("%d messages were written beside errors", n)
 	}
+
+	// Of several statements it is said which one was refused.
+	many := make([]driver.NewMessage, 6000)
+	for i := range many {
+		many[i] = driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: fmt.Sprintf("u%05d", i)}
+	}
+	many[7].DispatchKey = "theirs"
+	_, err := driver.EnqueueBatch(t.Context(), db.Pool, many)
+	if !errors.Is(err, driver.ErrKeyTaken) || !strings.Contains(err.Error(), `keys "theirs" to "u04999": `) || !strings.Contains(err.Error(), "positions 8 ") {
+		t.Errorf("several statements: %v", err)
+	}
 }
 
 // INV-2: a message exists if and when the caller's transaction commits, also when a

@@ -124,9 +124,6 @@ type loader struct {
 	last  string // the line up to which all are written or reported
 }
 
-// errBadLine ends a strict run.
-var errBadLine = errors.New("bad line")
-
 // load reads all files and writes them. In strict mode everything is one transaction.
 func (l *loader) load(ctx context.Context, conn *pgx.Conn, files []string) error {
 	limit := lineLimit(ctx, conn)

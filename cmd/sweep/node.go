@@ -35,6 +35,36 @@ type nodeFlags struct {
 	DrainTimeout    time.Duration `default:"30s" help:"How long a stop waits for what is in flight (default ${default})."`
 }
 
+// Validate refuses what no node could work with: before it connects, and also a zero,
+// which the driver would take for its default.
+func (f *nodeFlags) Validate() error {
+	for _, n := range []struct {
+		flag  string
+		value int
+	}{{"--batch", f.Batch}, {"--slots", f.Slots}} {
+		if n.value < 1 {
+			return fmt.Errorf("%s must be 1 or more, not %d", n.flag, n.value)
+		}
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{{"--min-pause", f.MinPause}, {"--delivery-timeout", f.DeliveryTimeout}, {"--drain-timeout", f.DrainTimeout}} {
+		if d.value <= 0 {
+			return fmt.Errorf("%s must be above 0, not %v", d.flag, d.value)
+		}
+	}
+	switch { // a NaN is refused as well
+	case !(f.High > 0 && f.High <= 1):
+		return fmt.Errorf("--high must be above 0, up to 1, not %v", f.High)
+	case !(f.Low > 0 && f.Low <= f.High):
+		return fmt.Errorf("--low must be above 0, up to --high (%v), not %v", f.High, f.Low)
+	case !(f.Share > 0 && f.Share <= 1):
+		return fmt.Errorf("--share must be above 0, up to 1, not %v", f.Share)
+	}
+	return nil
+}
+
 // byteSize is a number of bytes as a flag: 67108864, 64MiB, 1g.
 type byteSize int64
 

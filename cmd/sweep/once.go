@@ -31,7 +31,10 @@ func (c *onceCmd) Validate() error {
 	if c.MaxSweeps < 0 {
 		return fmt.Errorf("--max-sweeps must be 0 (no limit) or more, not %d", c.MaxSweeps)
 	}
-	return nil
+	if c.Node == "" {
+		return errors.New("--node must not be empty")
+	}
+	return c.nodeFlags.Validate()
 }
 
 type onceResult struct {

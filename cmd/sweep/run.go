@@ -25,6 +25,14 @@ Examples:
     sweep run --sink stdout --budget 256MiB --slots 128`
 }
 
+// Validate refuses what no node could work with.
+func (c *runCmd) Validate() error {
+	if c.Tick <= 0 {
+		return fmt.Errorf("--tick must be above 0, not %v", c.Tick)
+	}
+	return c.nodeFlags.Validate()
+}
+
 // Run works as a node.
 func (c *runCmd) Run(ctx context.Context, a *app) error {
 	name := c.Node
