@@ -145,7 +145,7 @@ func (r *lineReader) next() ([]byte, error) {
 		}
 		r.number++
 		if size > r.limit {
-			return nil, fmt.Errorf("%w: %d bytes, the limit for payloads of this outbox is %d", errLongLine, size, r.limit)
+			return nil, fmt.Errorf("%w: %d bytes, where the largest payload that the outbox takes makes %d at most", errLongLine, size, r.limit)
 		}
 		if r.number == 1 {
 			return bytes.TrimPrefix(r.buf, []byte("\ufeff")), nil

@@ -81,10 +81,10 @@ func (c *explainCmd) Run(ctx context.Context, a *app) error {
 		}
 		return a.printJSON(plan)
 	}
-	return c.print(a, plan)
+	return printPlan(a, plan)
 }
 
-func (c *explainCmd) print(a *app, plan []explainRow) error {
+func printPlan(a *app, plan []explainRow) error {
 	visited := 0
 	for _, r := range plan {
 		if r.Namespace == nil {
@@ -98,9 +98,6 @@ func (c *explainCmd) print(a *app, plan []explainRow) error {
 	if visited == 0 {
 		if len(plan) > 0 {
 			return nil
-		}
-		if c.Only != nil {
-			return a.printf("namespace %q has nothing pending on these shards", *c.Only)
 		}
 		return a.printf("nothing is pending on these shards")
 	}
