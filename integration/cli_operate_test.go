@@ -127,7 +127,7 @@ func TestCLIQuota(t *testing.T) {
 			t.Errorf("%q: %+v, want %+v", args, got, step.want)
 		}
 	}
-	if got := sweep(t, db.DSN, "quota", "acme\n", "3", "--strict"); got != `acme\n: quota 3, strict; claimed 0, pending 0`+"\n" {
+	if got := sweep(t, db.DSN, "quota", "acme\n", "3", "--strict"); got != `acme\n: quota 3, strict; claimed 0`+"\n" {
 		t.Errorf("%q", got)
 	}
 	// A switch can be given as a variable too, and the flag wins.

@@ -26,7 +26,7 @@ var (
 		"node_ceiling(1, 1, 1)",
 	}
 	operatorCalls = []string{
-		"explain_claim('n1', '{0}', 1)", "why('k')", "configure('{}')", "set_quota('n', 1)",
+		"explain_claim('n1', '{0}', 1)", "why('k')", "configure('{}')", "quota('n')", "set_quota('n', 1)",
 		"clear_quota('n')", "pause('n')", "resume('n')", "cancel('{}')", "cancel_namespace('n')", "redrive('{}'::bigint[])",
 		"redrive('n', 1)", "lock_holders('n1')",
 	}

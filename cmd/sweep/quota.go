@@ -44,8 +44,7 @@ type quotaRow struct {
 	Namespace string `json:"namespace"`
 	Quota     int32  `json:"quota"`
 	Strict    bool   `json:"strict"`
-	Claimed   int64  `json:"claimed"` // counted up to the setting count_cap
-	Pending   int64  `json:"pending"` // likewise
+	Claimed   int64  `json:"claimed"`
 }
 
 // Run sets what is given, and shows what is in force then.
@@ -70,7 +69,7 @@ func (c *quotaCmd) Run(ctx context.Context, a *app) error {
 	if r.Strict {
 		strict = ", strict"
 	}
-	return a.printf("%s: quota %d%s; claimed %d, pending %d", visible(r.Namespace), r.Quota, strict, r.Claimed, r.Pending)
+	return a.printf("%s: quota %d%s; claimed %d", visible(r.Namespace), r.Quota, strict, r.Claimed)
 }
 
 func (c *quotaCmd) set(ctx context.Context, conn *pgx.Conn) error {
@@ -88,11 +87,7 @@ func (c *quotaCmd) set(ctx context.Context, conn *pgx.Conn) error {
 // readQuota reads what is in force for a namespace, also for one that no message and
 // no setting names.
 func readQuota(ctx context.Context, tx pgx.Tx, namespace string) (quotaRow, error) {
-	rows, err := tx.Query(ctx, `
-		select coalesce(n.namespace, x.namespace), coalesce(n.quota, (outbox.settings()).default_quota),
-		       coalesce(n.strict, false), coalesce(n.claimed, 0), coalesce(n.pending, 0)
-		from (values ($1::text)) as x(namespace)
-		left join lateral (select * from outbox.namespaces as n where n.namespace = x.namespace limit 1) as n on true`, namespace)
+	rows, err := tx.Query(ctx, `select $1::text, q.quota, q.strict, q.claimed from outbox.quota($1::text) as q`, namespace)
 	if err != nil {
 		return quotaRow{}, fmt.Errorf("read the quota: %w", err)
 	}

@@ -37,7 +37,7 @@ as $$
 begin
   perform outbox.grant_worker(grant_operator.role);
   execute format('grant execute on function outbox.explain_claim, outbox.why, outbox.lock_holders, outbox.configure, '
-    'outbox.set_quota, outbox.clear_quota, outbox.pause, outbox.resume, outbox.cancel, outbox.cancel_namespace, '
+    'outbox.quota, outbox.set_quota, outbox.clear_quota, outbox.pause, outbox.resume, outbox.cancel, outbox.cancel_namespace, '
     'outbox.redrive(bigint[]), outbox.redrive(text, int) to %I', grant_operator.role);
   execute format('grant select on outbox.messages, outbox.namespaces, outbox.nodes, outbox.pauses to %I', grant_operator.role);
 end $$;

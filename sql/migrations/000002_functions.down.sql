@@ -35,6 +35,9 @@ drop function outbox.release(ids bigint[], tokens bigint[]);
 drop function outbox.redrive(namespace text, max int);
 drop function outbox.redrive(ids bigint[]);
 
+-- dropped: sql/functions/quota.sql
+drop function outbox.quota(namespace text);
+
 -- dropped: sql/functions/prune.sql
 drop function outbox.prune(older_than interval, max int, failed boolean);
 

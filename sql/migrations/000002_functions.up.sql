@@ -1929,6 +1929,26 @@ comment on function outbox.prune is 'Deletes old settled messages; how many';
 revoke all on function outbox.prune from public;
 -- <<< sql/functions/prune.sql
 
+-- >>> sql/functions/quota.sql
+-- requires: check_key.sql
+create or replace function outbox.quota(namespace text)
+returns table (quota int, strict boolean, claimed bigint)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- The quota in force for a namespace, its own or the default, and how much of it is used.
+begin
+  perform outbox.check_key('quota', 'namespace', quota.namespace);
+  return query
+  select coalesce(n.quota, g.default_quota), coalesce(n.strict, false),
+         (select count(*) from outbox.claimed as c where c.namespace = quota.namespace)
+  from outbox.config as g
+  left join outbox.namespace as n on n.namespace = quota.namespace;
+end $$;
+comment on function outbox.quota is 'The quota in force for a namespace, and how much of it is used';
+revoke all on function outbox.quota from public;
+-- <<< sql/functions/quota.sql
+
 -- >>> sql/functions/redrive.sql
 -- requires: bad_argument.sql check_key.sql
 create or replace function outbox.redrive(ids bigint[])
@@ -2336,7 +2356,7 @@ as $$
 begin
   perform outbox.grant_worker(grant_operator.role);
   execute format('grant execute on function outbox.explain_claim, outbox.why, outbox.lock_holders, outbox.configure, '
-    'outbox.set_quota, outbox.clear_quota, outbox.pause, outbox.resume, outbox.cancel, outbox.cancel_namespace, '
+    'outbox.quota, outbox.set_quota, outbox.clear_quota, outbox.pause, outbox.resume, outbox.cancel, outbox.cancel_namespace, '
     'outbox.redrive(bigint[]), outbox.redrive(text, int) to %I', grant_operator.role);
   execute format('grant select on outbox.messages, outbox.namespaces, outbox.nodes, outbox.pauses to %I', grant_operator.role);
 end $$;
