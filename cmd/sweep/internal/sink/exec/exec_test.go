@@ -262,6 +262,9 @@ func TestContextThatHasEnded(t *testing.T) {
 	if err := s.Deliver(ctx, driver.Message{}); sinktest.Outcome(err) != sinktest.Undelivered {
 		t.Errorf("%s (%v), want %s", sinktest.Outcome(err), err, sinktest.Undelivered)
 	}
+	if !s.failing.IsZero() {
+		t.Error("it counts as a failed start")
+	}
 	if _, err := os.Stat(filepath.Join(dir, "ran")); err == nil {
 		t.Error("the command ran")
 	}
