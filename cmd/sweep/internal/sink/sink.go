@@ -16,7 +16,7 @@ import (
 )
 
 // known is what an error about a sink offers.
-const known = "use stdout, exec:COMMAND [ARGUMENT...], http://HOST/... or https://HOST/..."
+const known = "use stdout, exec:COMMAND [ARGUMENT...], http://HOST/PATH or https://HOST/PATH"
 
 // Options are what the sinks need beside their spec. The zero value is ready to
 // use.
