@@ -10,7 +10,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 
 # Not cached: a test's result hangs on the PostgreSQL that it finds as well.
-GOTEST := go test -count=1 -p 2 -timeout 12m $(RACE)
+GOTEST := go test -count=1 -p 2 -timeout 15m $(RACE)
 
 # The majors that `make matrix` runs, such as MAJORS="15 17 18".
 MAJORS ?= 17
