@@ -14,7 +14,7 @@ import (
 // namespaces and routes, in the order of their ids and of the times at which they are
 // due, as if they had come in one after the other.
 type backlog struct {
-	group      string // namespaces of other groups have other names
+	group      string // namespaces of other groups have other names, in no order
 	from, to   int    // its namespaces: from the first, up to but without the last; 0, 0 is one
 	route      int    // the first of their routes
 	routes     int    // 0 is one
@@ -57,7 +57,7 @@ func (db *database) write(ctx context.Context, b backlog) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	source := fmt.Sprintf(`(select %[1]d + i as id, '%[2]s' || substr(md5('%[2]s' || (%[3]d + i %% %[4]d)), 1, 10) as namespace,
+	source := fmt.Sprintf(`(select %[1]d + i as id, substr(md5('%[2]s' || (%[3]d + i %% %[4]d)), 1, 10) || '%[2]s' as namespace,
 	       'route-' || (%[5]d + i / %[4]d %% %[6]d) as task_queue, '%[2]s/' || lpad((%[1]d + i)::text, 12, '0') as dispatch_key,
 	       now() + interval '%[7]d microseconds' - (%[8]d - i) * interval '10 microseconds' as due
 	from generate_series(1, %[8]d) as i) as s where $1::int[] is null or outbox.shard_of(s.dispatch_key, (select c.shard_count from outbox.config as c)) = any ($1)`,

@@ -43,6 +43,8 @@ type experiment struct {
 func experiments() []experiment {
 	return []experiment{
 		{"latency", "Claim latency, beside a claim that is not fair", claimLatency},
+		{"flatness", "Claim latency while backlog, namespaces and what is in the way grow", claimFlatness},
+		{"throughput", "Messages a second and WAL a message, from enqueue to settled", throughput},
 	}
 }
 

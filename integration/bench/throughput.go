@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	jobBytes     = 1000
+	jobTenants   = 32
+	producers    = 2
+	enqueueBatch = 1000
+)
+
+// throughput measures messages from enqueue to settled: two producers enqueue while the
+// nodes claim, deliver to nowhere, and settle.
+func throughput(ctx context.Context, l *lab) error {
+	queues, err := l.openQueues(ctx, throughputOutbox())
+	if err != nil {
+		return err
+	}
+	type key struct {
+		nodes int
+		queue string
+	}
+	rates, wals, total := map[key][]float64{}, map[key][]float64{}, map[string]int{}
+	for _, nodes := range []int{1, 4} {
+		var steps []func(context.Context) error
+		for _, q := range queues {
+			steps = append(steps, func(ctx context.Context) error {
+				r, err := l.passThrough(ctx, q, nodes, total[q.name()])
+				if err != nil {
+					return fmt.Errorf("%s, %d nodes: %w", q.name(), nodes, err)
+				}
+				total[q.name()] += l.size.messages
+				k := key{nodes, q.name()}
+				rates[k], wals[k] = append(rates[k], r.rate), append(wals[k], r.wal)
+				l.say("%s, %d nodes: %s messages a second, %s bytes of WAL each", q.name(), nodes, number(r.rate), number(r.wal))
+				return nil
+			})
+		}
+		if err := interleave(ctx, l.size.passes, steps...); err != nil {
+			return err
+		}
+	}
+	for _, nodes := range []int{1, 4} {
+		mine := key{nodes, queues[0].name()}
+		for _, q := range queues {
+			k := key{nodes, q.name()}
+			rate := figure{
+				Experiment: "throughput", Case: fmt.Sprintf("enqueue to settled, %d nodes", nodes), Contender: q.name(), Unit: "messages/s",
+				summary: summarize(rates[k]),
+			}
+			wal := figure{
+				Experiment: "throughput", Case: fmt.Sprintf("WAL, enqueue to settled, %d nodes", nodes), Contender: q.name(), Unit: "bytes/message",
+				summary: summarize(wals[k]),
+				Note:    "WAL: the difference of pg_current_wal_lsn(), all that the server wrote; full_page_writes on, a checkpoint before each run",
+			}
+			if k != mine {
+				rate, wal = rate.against(mine.queue, summarize(rates[mine])), wal.against(mine.queue, summarize(wals[mine]))
+				l.report.Goals = append(l.report.Goals, goal{
+					"throughput", fmt.Sprintf("messages a second, %d nodes", nodes), "more than " + q.name() + "'s " + number(rate.Median),
+					number(summarize(rates[mine]).Median), summarize(rates[mine]).Median > rate.Median,
+				}, goal{
+					"throughput", fmt.Sprintf("WAL bytes a message, %d nodes", nodes), "no more than " + q.name() + "'s " + number(wal.Median),
+					number(summarize(wals[mine]).Median), summarize(wals[mine]).Median <= wal.Median,
+				})
+			}
+			l.report.add(rate, wal)
+		}
+	}
+	return l.closeQueues(ctx, queues)
+}
+
+// passage is what one pass came to.
+type passage struct {
+	rate float64 // messages a second
+	wal  float64 // bytes a message
+}
+
+// passThrough sends messages through a queue in which so many are settled already.
+func (l *lab) passThrough(ctx context.Context, q queue, nodes, before int) (passage, error) {
+	if err := q.base().exec(ctx, "vacuum (analyze)"); err != nil {
+		return passage{}, err
+	}
+	if err := l.checkpoint(ctx); err != nil {
+		return passage{}, err
+	}
+	n := l.size.messages
+	batches := make([][]job, 0, n/enqueueBatch+1)
+	for from := 0; from < n; from += enqueueBatch {
+		jobs := make([]job, min(enqueueBatch, n-from))
+		for i := range jobs {
+			jobs[i] = newJob(fmt.Sprintf("tenant-%02d", (from+i)%jobTenants), before+from+i, jobBytes)
+		}
+		batches = append(batches, jobs)
+	}
+	from, err := ask[string](ctx, l.admin, `select pg_current_wal_lsn()::text`)
+	if err != nil {
+		return passage{}, err
+	}
+	var delivered atomic.Int64
+	c, err := q.work(ctx, nodes, func([]byte, int64) { delivered.Add(1) })
+	if err != nil {
+		return passage{}, err
+	}
+	start := time.Now()
+	g, inner := errgroup.WithContext(ctx)
+	next := make(chan []job, len(batches))
+	for _, b := range batches {
+		next <- b
+	}
+	close(next)
+	for range producers {
+		g.Go(func() error {
+			for b := range next {
+				if err := q.enqueue(inner, b); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	err = g.Wait()
+	if err == nil {
+		err = waitFor(ctx, func() bool { return c.settled() >= int64(n) })
+	}
+	took := time.Since(start)
+	if stopErr := c.stop(ctx); err == nil {
+		err = stopErr
+	}
+	if err != nil {
+		return passage{}, err
+	}
+	wal, err := ask[float64](ctx, l.admin, `select pg_wal_lsn_diff(pg_current_wal_lsn(), $1::text::pg_lsn)::float8`, from)
+	if err != nil {
+		return passage{}, err
+	}
+	done, err := q.done(ctx)
+	if err == nil && (done != before+n || delivered.Load() != int64(n) || c.settled() != int64(n)) {
+		err = fmt.Errorf("of %d messages %d were delivered, %d reported as settled, %d are", n, delivered.Load(), c.settled(), done-before)
+	}
+	return passage{rate: float64(n) / took.Seconds(), wal: wal / float64(n)}, err
+}
+
+// patience is how long the bench waits for what must come.
+const patience = 5 * time.Minute
+
+func waitFor(ctx context.Context, done func() bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("waited for %v in vain", patience))
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+	return nil
+}
