@@ -3,7 +3,6 @@ package driver
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -68,20 +67,22 @@ from outbox.claim_fair($1::text, $2::int[], $3::int, $4::bigint) as c`, r.Node, 
 		if err != nil {
 			return m, err
 		}
-		m.Headers, err = parseHeaders(headers)
-		return m, err
+		m.Headers = parseHeaders(headers)
+		return m, nil
 	})
 }
 
 // parseHeaders reads the headers' JSON object. Values that are not strings, which only
-// SQL can have written, become their JSON text.
-func parseHeaders(object string) (map[string]string, error) {
+// SQL can have written, become their JSON text. An object that Go cannot read (it nests
+// deeper than encoding/json goes) comes whole, under an empty name: it must not be the
+// reason that the claim, and with it every other message, is given up.
+func parseHeaders(object string) map[string]string {
 	if object == "{}" {
-		return nil, nil
+		return nil
 	}
 	var raw map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(object), &raw); err != nil {
-		return nil, fmt.Errorf("headers: %w", err)
+	if json.Unmarshal([]byte(object), &raw) != nil {
+		return map[string]string{"": object}
 	}
 	headers := make(map[string]string, len(raw))
 	for name, value := range raw {
@@ -91,5 +92,5 @@ func parseHeaders(object string) (map[string]string, error) {
 		}
 		headers[name] = text
 	}
-	return headers, nil
+	return headers
 }

@@ -40,6 +40,8 @@ func (enqueueCmd) Help() string {
     headers          an object of strings
     delay            "30s", "1h30m", "7d", or a number of seconds
 
+The lines that a stdout sink writes can be read back: their id, shard and attempt are ignored.
+
 A key that its namespace has already is a duplicate and no error, so the same input can be given again. A bad line is named on standard error and left out; the exit code is 1 then. Empty lines are skipped.
 
 Examples:

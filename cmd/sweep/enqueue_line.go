@@ -73,6 +73,7 @@ func setField(m *driver.NewMessage, name string, value json.RawMessage) (err err
 		m.Headers, err = jsonHeaders(value)
 	case "delay":
 		m.Delay, err = jsonDelay(value)
+	case "id", "shard", "attempt": // in the lines of a stdout sink; new ones are given here
 	default:
 		return fmt.Errorf("unknown field %q", name)
 	}

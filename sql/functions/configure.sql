@@ -24,9 +24,9 @@ begin
   end if;
   update outbox.config as c
   set (shard_count, default_quota, lease, max_attempts, retry_base, retry_multiplier, retry_cap, retry_jitter,
-       max_payload_bytes, max_batch, max_visits, max_routes, count_cap, claim_idle_timeout, node_lapse, retention)
+       max_payload_bytes, max_header_bytes, max_batch, max_visits, max_routes, count_cap, claim_idle_timeout, node_lapse, retention)
     = (select n.shard_count, n.default_quota, n.lease, n.max_attempts, n.retry_base, n.retry_multiplier, n.retry_cap,
-              n.retry_jitter, n.max_payload_bytes, n.max_batch, n.max_visits, n.max_routes, n.count_cap,
+              n.retry_jitter, n.max_payload_bytes, n.max_header_bytes, n.max_batch, n.max_visits, n.max_routes, n.count_cap,
               n.claim_idle_timeout, n.node_lapse, n.retention
        from jsonb_populate_record(c, configure.settings) as n);
   return outbox.settings();

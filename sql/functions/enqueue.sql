@@ -36,6 +36,11 @@ begin
         octet_length(enqueue.payload), v_config.max_payload_bytes
       using errcode = 'OB004', hint = 'Store it elsewhere and enqueue a reference, or raise outbox.config.max_payload_bytes.';
   end if;
+  if octet_length(enqueue.headers::text) > v_config.max_header_bytes then
+    raise exception 'outbox.enqueue: headers have % bytes, the limit is %',
+        octet_length(enqueue.headers::text), v_config.max_header_bytes
+      using errcode = 'OB004', hint = 'Put what is large into the payload, or raise outbox.config.max_header_bytes.';
+  end if;
   -- A delay reckoned from a clock that has run on since may be negative: due now, as without one.
   v_due := v_now + coalesce(outbox.span(enqueue.delay), '0');
   loop

@@ -46,7 +46,7 @@ begin
 
   select x.* into v_bad
   from (
-    select u.ord, octet_length(u.payload) as bytes,
+    select u.ord, octet_length(u.payload) as bytes, octet_length(u.header::text) as header_bytes,
            case when coalesce(octet_length(u.namespace), 0) not between 1 and 512 then 'namespaces'
                 when coalesce(octet_length(u.task_queue), 0) not between 1 and 512 then 'task_queues'
                 when coalesce(octet_length(u.dispatch_key), 0) not between 1 and 512 then 'dispatch_keys'
@@ -54,6 +54,7 @@ begin
                 when octet_length(u.payload) > v_config.max_payload_bytes then 'large'
                 when octet_length(u.content_type) not between 1 and 256 then 'content_types'
                 when jsonb_typeof(u.header) <> 'object' then 'headers'
+                when octet_length(u.header::text) > v_config.max_header_bytes then 'large headers'
            end as argument
     from unnest(enqueue_batch.namespaces, enqueue_batch.task_queues, enqueue_batch.dispatch_keys,
                 enqueue_batch.payloads, enqueue_batch.content_types, enqueue_batch.headers) with ordinality
@@ -65,6 +66,10 @@ begin
     raise exception 'outbox.enqueue_batch: payloads[%] has % bytes, the limit is %',
         v_bad.ord, v_bad.bytes, v_config.max_payload_bytes
       using errcode = 'OB004', hint = 'Store it elsewhere and enqueue a reference, or raise outbox.config.max_payload_bytes.';
+  elsif v_bad.argument = 'large headers' then
+    raise exception 'outbox.enqueue_batch: headers[%] have % bytes, the limit is %',
+        v_bad.ord, v_bad.header_bytes, v_config.max_header_bytes
+      using errcode = 'OB004', hint = 'Put what is large into the payload, or raise outbox.config.max_header_bytes.';
   elsif found then
     perform outbox.bad_argument('enqueue_batch', format('%s[%s]', v_bad.argument, v_bad.ord), 'is null or not usable',
       'Names and keys have 1 to 512 bytes, content types 1 to 256; payloads are bytes; headers are JSON objects.');

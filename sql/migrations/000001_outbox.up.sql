@@ -40,6 +40,7 @@ create table outbox.config (
   retry_cap          interval not null default '1 h',
   retry_jitter       float8   not null default 0.2,
   max_payload_bytes  int      not null default 1048576,
+  max_header_bytes   int      not null default 16384,
   max_batch          int      not null default 10000,
   max_visits         int      not null default 1000,
   max_routes         int      not null default 64,
@@ -58,6 +59,7 @@ create table outbox.config (
   constraint config_retry_cap check (retry_cap between retry_base and '365 days'),
   constraint config_retry_jitter check (retry_jitter between 0 and 1),
   constraint config_max_payload_bytes check (max_payload_bytes between 0 and 268435456),
+  constraint config_max_header_bytes check (max_header_bytes between 2 and 1048576),
   constraint config_max_batch check (max_batch between 1 and 100000),
   constraint config_max_visits check (max_visits between 1 and 1000000),
   constraint config_max_routes check (max_routes between 1 and 100000),
@@ -76,6 +78,7 @@ comment on column outbox.config.retry_multiplier is 'Growth of the backoff with 
 comment on column outbox.config.retry_cap is 'Longest backoff, before jitter';
 comment on column outbox.config.retry_jitter is 'Share of the backoff that is random: 0.2 is 80 to 120 %';
 comment on column outbox.config.max_payload_bytes is 'Largest payload that enqueue takes, bytes';
+comment on column outbox.config.max_header_bytes is 'Most bytes of headers, as JSON text, that enqueue takes';
 comment on column outbox.config.max_batch is 'Largest batch of one claim, rows';
 comment on column outbox.config.max_visits is 'Most namespaces that one claim looks at';
 comment on column outbox.config.max_routes is 'Most routes of a namespace that one claim looks at';

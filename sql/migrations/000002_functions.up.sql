@@ -1125,9 +1125,9 @@ begin
   end if;
   update outbox.config as c
   set (shard_count, default_quota, lease, max_attempts, retry_base, retry_multiplier, retry_cap, retry_jitter,
-       max_payload_bytes, max_batch, max_visits, max_routes, count_cap, claim_idle_timeout, node_lapse, retention)
+       max_payload_bytes, max_header_bytes, max_batch, max_visits, max_routes, count_cap, claim_idle_timeout, node_lapse, retention)
     = (select n.shard_count, n.default_quota, n.lease, n.max_attempts, n.retry_base, n.retry_multiplier, n.retry_cap,
-              n.retry_jitter, n.max_payload_bytes, n.max_batch, n.max_visits, n.max_routes, n.count_cap,
+              n.retry_jitter, n.max_payload_bytes, n.max_header_bytes, n.max_batch, n.max_visits, n.max_routes, n.count_cap,
               n.claim_idle_timeout, n.node_lapse, n.retention
        from jsonb_populate_record(c, configure.settings) as n);
   return outbox.settings();
@@ -1226,6 +1226,11 @@ begin
         octet_length(enqueue.payload), v_config.max_payload_bytes
       using errcode = 'OB004', hint = 'Store it elsewhere and enqueue a reference, or raise outbox.config.max_payload_bytes.';
   end if;
+  if octet_length(enqueue.headers::text) > v_config.max_header_bytes then
+    raise exception 'outbox.enqueue: headers have % bytes, the limit is %',
+        octet_length(enqueue.headers::text), v_config.max_header_bytes
+      using errcode = 'OB004', hint = 'Put what is large into the payload, or raise outbox.config.max_header_bytes.';
+  end if;
   -- A delay reckoned from a clock that has run on since may be negative: due now, as without one.
   v_due := v_now + coalesce(outbox.span(enqueue.delay), '0');
   loop
@@ -1310,7 +1315,7 @@ begin
 
   select x.* into v_bad
   from (
-    select u.ord, octet_length(u.payload) as bytes,
+    select u.ord, octet_length(u.payload) as bytes, octet_length(u.header::text) as header_bytes,
            case when coalesce(octet_length(u.namespace), 0) not between 1 and 512 then 'namespaces'
                 when coalesce(octet_length(u.task_queue), 0) not between 1 and 512 then 'task_queues'
                 when coalesce(octet_length(u.dispatch_key), 0) not between 1 and 512 then 'dispatch_keys'
@@ -1318,6 +1323,7 @@ begin
                 when octet_length(u.payload) > v_config.max_payload_bytes then 'large'
                 when octet_length(u.content_type) not between 1 and 256 then 'content_types'
                 when jsonb_typeof(u.header) <> 'object' then 'headers'
+                when octet_length(u.header::text) > v_config.max_header_bytes then 'large headers'
            end as argument
     from unnest(enqueue_batch.namespaces, enqueue_batch.task_queues, enqueue_batch.dispatch_keys,
                 enqueue_batch.payloads, enqueue_batch.content_types, enqueue_batch.headers) with ordinality
@@ -1329,6 +1335,10 @@ begin
     raise exception 'outbox.enqueue_batch: payloads[%] has % bytes, the limit is %',
         v_bad.ord, v_bad.bytes, v_config.max_payload_bytes
       using errcode = 'OB004', hint = 'Store it elsewhere and enqueue a reference, or raise outbox.config.max_payload_bytes.';
+  elsif v_bad.argument = 'large headers' then
+    raise exception 'outbox.enqueue_batch: headers[%] have % bytes, the limit is %',
+        v_bad.ord, v_bad.header_bytes, v_config.max_header_bytes
+      using errcode = 'OB004', hint = 'Put what is large into the payload, or raise outbox.config.max_header_bytes.';
   elsif found then
     perform outbox.bad_argument('enqueue_batch', format('%s[%s]', v_bad.argument, v_bad.ord), 'is null or not usable',
       'Names and keys have 1 to 512 bytes, content types 1 to 256; payloads are bytes; headers are JSON objects.');
