@@ -69,9 +69,10 @@ func (s *screen) summary(before, after result) {
 
 func share(r row) string { return fmt.Sprintf("%d of %d", r.delivered, r.sent) }
 
-// atLeast marks a percentile in which messages stand that are still waiting.
+// atLeast marks a percentile that would be higher if those still waiting were done: one
+// of them has waited as long already.
 func atLeast(d time.Duration, r row) string {
-	if r.delivered*100 < r.sent*99 {
+	if r.oldest >= d && r.oldest > 0 {
 		return "over " + show(d)
 	}
 	return show(d)

@@ -33,6 +33,7 @@ type row struct {
 	pending, claimed             int
 	p50, p99                     time.Duration
 	waits                        []time.Duration // sorted; those of messages not delivered yet are their age
+	oldest                       time.Duration   // the longest that one not delivered yet waits
 }
 
 func newTally() *tally {
@@ -125,15 +126,18 @@ func (t *tally) rows(ctx context.Context, pool *pgxpool.Pool) ([]row, error) {
 
 func (x *tenant) row(name string) row {
 	waits := slices.Clone(x.waits)
+	var oldest time.Duration
 	for _, sent := range x.open {
 		if !sent.IsZero() {
-			waits = append(waits, time.Since(sent))
+			age := time.Since(sent)
+			waits = append(waits, age)
+			oldest = max(oldest, age)
 		}
 	}
 	slices.Sort(waits)
 	return row{
 		tenant: name, sent: x.sent, delivered: x.delivered, undelivered: max(x.sent-x.delivered, 0),
-		p50: percentile(waits, 0.5), p99: percentile(waits, 0.99), waits: waits,
+		p50: percentile(waits, 0.5), p99: percentile(waits, 0.99), waits: waits, oldest: oldest,
 	}
 }
 
@@ -155,6 +159,7 @@ func merge(name string, rows []row) row {
 		sum.pending += r.pending
 		sum.claimed += r.claimed
 		sum.waits = append(sum.waits, r.waits...)
+		sum.oldest = max(sum.oldest, r.oldest)
 	}
 	slices.Sort(sum.waits)
 	sum.p50, sum.p99 = percentile(sum.waits, 0.5), percentile(sum.waits, 0.99)
