@@ -146,6 +146,7 @@ func (s *Sweeper) sweep(ctx context.Context, live bool, maxSweeps int) error {
 		l.collect()
 		l.handOn()
 		l.flush(ctx)
+		l.attend(ctx) // before the claim, which then finds what was rescued
 		if l.draining {
 			if len(l.book) == 0 || l.clock() >= l.drainAt {
 				break
@@ -153,7 +154,6 @@ func (s *Sweeper) sweep(ctx context.Context, live bool, maxSweeps int) error {
 		} else if l.mayClaim() {
 			l.claim(ctx)
 		}
-		l.attend(ctx)
 		if !l.draining && l.over() {
 			l.beginDrain()
 			continue

@@ -71,10 +71,14 @@ func TestLeaseEndsWithTheDelivery(t *testing.T) {
 	db := pg.New(t)
 	shortLeases(t, db.Pool)
 	put(t, db.Pool, "ns", "q", "k")
-	let := make(chan struct{})
-	s := newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error { <-let; return nil }),
-		func(c *driver.Config) { c.DeliveryTimeout = 200 * time.Millisecond })
+	let, begun := make(chan struct{}), make(chan struct{})
+	s := newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error {
+		close(begun)
+		<-let
+		return nil
+	}), func(c *driver.Config) { c.DeliveryTimeout = 200 * time.Millisecond })
 	done := onceNode(t, s)
+	<-begun
 	var other collector
 	n := startNode(t, newNode(t, db, &other, func(c *driver.Config) { c.Node = "n2" }))
 	eventually(t, "the other node delivers it", func() bool { return len(other.keys()) == 1 })
@@ -88,6 +92,27 @@ func TestLeaseEndsWithTheDelivery(t *testing.T) {
 	}
 	if got := other.messages()[0].Attempt; got != 2 {
 		t.Errorf("the other node got attempt %d, want 2: an expired lease keeps the charge (INV-10)", got)
+	}
+	wantOutcomes(t, db.Pool, map[string]int{"done": 1})
+}
+
+// INV-9: a node can claim anew what it still delivers under a claim that it has lost; of
+// the two answers one counts, however close together they come.
+func TestClaimedAnewByTheSameNode(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	shortLeases(t, db.Pool)
+	put(t, db.Pool, "ns", "q", "k")
+	let, begun := make(chan struct{}), make(chan struct{}, 10)
+	n := startNode(t, newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error {
+		begun <- struct{}{}
+		<-let
+		return nil
+	}), func(c *driver.Config) { c.DeliveryTimeout = 100 * time.Millisecond }))
+	eventually(t, "it is delivered a second time", func() bool { return len(begun) == 2 })
+	close(let)
+	if s := n.drained(t); s.Claimed != 2 || s.Done != 1 || s.Lost != 1 {
+		t.Errorf("stats are %+v, want 1 done and 1 lost", s)
 	}
 	wantOutcomes(t, db.Pool, map[string]int{"done": 1})
 }

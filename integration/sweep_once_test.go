@@ -11,6 +11,19 @@ import (
 	"github.com/fairclaim/fairclaim/driver"
 )
 
+// What a dead node had claimed is delivered by the Once that takes it back, not by the next.
+func TestSweepOnceDeliversWhatItRescues(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	fill(t, db.Pool, "ns", "q", 20, 10)
+	claim(t, db.Pool, "dead", 20)
+	expire(t, db.Pool, "ns")
+	s := newNode(t, db, new(collector))
+	if err := s.Once(t.Context(), 0); err != nil || s.Stats().Done != 20 {
+		t.Errorf("Once gives %v and delivers %d messages, want 20", err, s.Stats().Done)
+	}
+}
+
 // Once ends after so many claims, or when there is nothing left.
 func TestSweepOnceEnds(t *testing.T) {
 	t.Parallel()

@@ -129,6 +129,25 @@ func TestAbort(t *testing.T) {
 	}
 }
 
+// INV-10: what a full queue had refused is handed back too.
+func TestAbortWithRefused(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	for i := range 5 {
+		fill(t, db.Pool, fmt.Sprint("ns", i), "stalled", 4, 10)
+	}
+	n := startNode(t, newNode(t, db, newHanging(), func(c *driver.Config) {
+		c.Routes = map[string]driver.Sink{"stalled": newHanging()}
+		c.Slots, c.Queue, c.Batch = 2, 3, 10
+	}))
+	eventually(t, "a hand-off is refused", func() bool { return n.Stats().Pauses == 1 })
+	n.cancel(nil)
+	if err := n.ended(t); !errors.Is(err, context.Canceled) {
+		t.Errorf("Run returns %v", err)
+	}
+	wantUntouched(t, db, 20)
+}
+
 // ctx may end at any moment, also in the middle of a claim or a settle: no message is left
 // to its lease, and none is counted twice.
 func TestAbortAtAnyMoment(t *testing.T) {

@@ -235,6 +235,19 @@ func TestSweepSmallNodes(t *testing.T) {
 	}
 }
 
+// A short queue holds up no slot: claims go on at once as long as they fill it.
+func TestSweepShortQueueFillsSlots(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	fill(t, db.Pool, "ns", "q", 30, 10)
+	sink := newHanging()
+	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.Queue, c.Slots, c.Share, c.Tick = 1, 20, 1, time.Hour }))
+	eventually(t, "all slots work", func() bool { return len(sink.begun) == 20 })
+	close(sink.let)
+	eventually(t, "all is settled", func() bool { return n.Stats().Done == 30 })
+	n.drained(t)
+}
+
 // INV-13: payloads that are empty, and ones larger than the whole budget, go through, and
 // the budget is exceeded by no more than one payload.
 func TestSweepPayloadsAndBudget(t *testing.T) {
