@@ -70,29 +70,29 @@ func (c Config) withDefaults() (Config, error) {
 	}
 
 	if c.Node == "" || len(c.Node) > 512 {
-		return c, fmt.Errorf("Node has %d bytes: give 1 to 512", len(c.Node))
+		return c, fmt.Errorf("config.Node has %d bytes: give 1 to 512", len(c.Node))
 	}
 	if !utf8.ValidString(c.Node) || strings.ContainsRune(c.Node, 0) {
 		return c, fmt.Errorf("Node is %q: give UTF-8 without NUL", c.Node)
 	}
 	if c.Sink == nil {
-		return c, fmt.Errorf("Sink is nil: say where messages go")
+		return c, fmt.Errorf("config.Sink is nil: say where messages go")
 	}
 	for queue, sink := range c.Routes {
 		if sink == nil {
-			return c, fmt.Errorf("Routes[%q] is nil: say where its messages go", queue)
+			return c, fmt.Errorf("config.Routes[%q] is nil: say where its messages go", queue)
 		}
 	}
 	if _, err := watermark.ParamsFromBudget(c.Budget, c.High, c.Low, c.MinPause); err != nil {
 		return c, err
 	}
 	if !(c.Share > 0 && c.Share <= 1) {
-		return c, fmt.Errorf("Share is %v: give more than 0, up to 1", c.Share)
+		return c, fmt.Errorf("config.Share is %v: give more than 0, up to 1", c.Share)
 	}
 	counts := map[string]int{"Batch": c.Batch, "Slots": c.Slots, "Queue": c.Queue}
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		if counts[name] < 1 {
-			return c, fmt.Errorf("%s is %d: give 1 or more", name, counts[name])
+			return c, fmt.Errorf("config.%s is %d: give 1 or more", name, counts[name])
 		}
 	}
 	c.PruneEvery = min(c.PruneEvery, longest)
@@ -102,7 +102,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(times)) {
 		if *times[name] <= 0 {
-			return c, fmt.Errorf("%s is %v: give more than 0", name, *times[name])
+			return c, fmt.Errorf("config.%s is %v: give more than 0", name, *times[name])
 		}
 		*times[name] = min(*times[name], longest)
 	}

@@ -72,7 +72,7 @@ func TestCleanReason(t *testing.T) {
 		"\u0085 \u009b":        "\uFFFD \uFFFD",
 		"bad \xff\xfe utf":     "bad \uFFFD utf",
 		"\xed\xa0\x80":         "\uFFFD", // half of a surrogate pair
-		"héllo ‮ 🎉":            "héllo ‮ 🎉",
+		"héllo \u202e 🎉":       "héllo \u202e 🎉",
 	} {
 		if got := cleanReason(in); got != want {
 			t.Errorf("%q becomes %q, want %q", in, got, want)

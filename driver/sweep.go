@@ -193,7 +193,7 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 		return nil, wrap("read the settings", err)
 	}
 	if c.Batch > maxBatch {
-		return nil, fmt.Errorf("Batch is %d: the outbox gives up to %d (max_batch)", c.Batch, maxBatch)
+		return nil, fmt.Errorf("config.Batch is %d: the outbox gives up to %d (max_batch)", c.Batch, maxBatch)
 	}
 	for _, shard := range c.Shards {
 		if shard < 0 || int(shard) >= len(shards) {

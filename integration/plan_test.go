@@ -242,6 +242,7 @@ var planGrowth = map[string]func(t *testing.T, conn *pgx.Conn){
 	"another node's shards": func(t *testing.T, conn *pgx.Conn) {
 		planFill(t, conn, "ns", 120, 2, 800, planPast)
 		interExec(t, conn, `delete from outbox.pending as p where p.id > 9600 and p.shard < 4`)
+		interExec(t, conn, `vacuum outbox.pending`) // dead rows are not what is measured here
 	},
 	"a paused and a capped namespace": func(t *testing.T, conn *pgx.Conn) {
 		planFill(t, conn, "held", 2, 1, 70000, planPast)
