@@ -43,8 +43,8 @@ begin
   from c join outbox.message as m on m.id = c.id;
 end $$;
 
--- Settles messages, and enqueues as many new ones in their namespaces and routes, due at
--- once: what is measured next finds as much as what was measured before.
+-- Settles messages, and enqueues as many new ones in their namespaces, routes and shards,
+-- due at once: what is measured next finds as much as what was measured before.
 create function bench.replace(ids bigint[], tokens bigint[]) returns int
 language plpgsql
 set enable_seqscan = off
@@ -61,12 +61,13 @@ begin
     select m.namespace, m.task_queue, 'again/' || nextval('bench.key'), m.content_type, m.headers, m.payload
     from unnest(replace.ids) with ordinality as u(id, n) join outbox.message as m on m.id = u.id
     order by u.n
-    returning n.id, n.namespace, n.task_queue, n.dispatch_key, octet_length(n.payload) as bytes
+    returning n.id, n.namespace, n.task_queue, octet_length(n.payload) as bytes
   )
   insert into outbox.pending (id, namespace, task_queue, shard, visible_after, payload_bytes)
-  select m.id, m.namespace, m.task_queue, outbox.shard_of(m.dispatch_key, (select c.shard_count from outbox.config as c)),
-         clock_timestamp(), m.bytes
-  from m;
+  select m.id, m.namespace, m.task_queue, s.shard, clock_timestamp(), m.bytes
+  from (select m.*, row_number() over (order by m.id) as n from m) as m
+  join (select s.shard, u.n from unnest(replace.ids) with ordinality as u(id, n)
+        join outbox.settled as s on s.id = u.id) as s on s.n = m.n;
   return v_count;
 end $$;
 create sequence bench.key;

@@ -285,7 +285,7 @@ func (l *lab) flat(ctx context.Context, db, reference *database, c flatCase) (fi
 		claimers = append(claimers, cl)
 	}
 	claimers[0].some = c.some
-	sums, err := takeTurns(ctx, l.size.rounds, c.batch, claimers...)
+	sums, err := l.takeTurns(ctx, c.batch, claimers...)
 	if err != nil {
 		return figure{}, fmt.Errorf("%s: %w", c.name, err)
 	}

@@ -45,6 +45,9 @@ func experiments() []experiment {
 		{"latency", "Claim latency, beside a claim that is not fair", claimLatency},
 		{"flatness", "Claim latency while backlog, namespaces and what is in the way grow", claimFlatness},
 		{"throughput", "Messages a second and WAL a message, from enqueue to settled", throughput},
+		{"fairness", "A quiet tenant's wait beside another's flood", fairness},
+		{"bloat", "Claim latency while an open transaction keeps dead rows", bloat},
+		{"go", "What the Go side costs", goCost},
 	}
 }
 

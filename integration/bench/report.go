@@ -18,11 +18,19 @@ type figure struct {
 	Contender  string `json:"contender"`
 	Unit       string `json:"unit"`
 	summary
-	Over    bool    `json:"over,omitempty"`    // the values are lower bounds: it was not over yet when the watching ended
+	Over    over    `json:"over,omitempty"`    // what of it is a lower bound, as it was not over when the watching ended
 	Against string  `json:"against,omitempty"` // what Ratio compares with: measured in the same rounds
 	Ratio   float64 `json:"ratio,omitempty"`   // of the medians
 	Note    string  `json:"note,omitempty"`
 }
+
+// over says which values are lower bounds.
+type over string
+
+const (
+	overP99  over = "p99"
+	overBoth over = "median and p99"
+)
 
 // against compares f with what was measured in the same rounds.
 func (f figure) against(name string, other summary) figure {
@@ -160,11 +168,13 @@ func (r *report) writeJSON(file string, stdout io.Writer) error {
 func figureRows(figures []figure) [][]string {
 	rows := [][]string{{"case", "contender", "median", "p99", "unit", "n", "ratio", "of"}}
 	for _, f := range figures {
-		over := ""
-		if f.Over {
-			over = "over "
+		row := []string{f.Case, f.Contender, number(f.Median), number(f.P99), f.Unit, strconv.Itoa(f.N), "", f.Against}
+		if f.Over == overBoth {
+			row[2] = "over " + row[2]
 		}
-		row := []string{f.Case, f.Contender, over + number(f.Median), over + number(f.P99), f.Unit, strconv.Itoa(f.N), "", f.Against}
+		if f.Over != "" {
+			row[3] = "over " + row[3]
+		}
 		if f.N < 2 {
 			row[3] = ""
 		}
