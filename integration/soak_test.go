@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -126,6 +127,7 @@ func (s *soak) play(length time.Duration) []string {
 	work.Wait()
 	eventually(s.t, "the nodes have settled all that they know of", func() bool {
 		s.revive()
+		s.expireForgotten()
 		n, err := s.ask("select count(*) from outbox.pending")
 		return err == nil && n == 0
 	})
@@ -176,6 +178,15 @@ func (s *soak) expire(node string) {
 		_, err := s.db.Pool.Exec(s.t.Context(), "update outbox.claimed set lease_until = '-infinity' where claimed_by = $1", node)
 		return err == nil
 	})
+}
+
+// expireForgotten ends the leases of claims that nobody works on and that hold a tenant's
+// quota: those that a dying process's session still committed, and those whose answer was cut
+// off when PostgreSQL was killed. Living nodes extend what they know of within 18 s.
+func (s *soak) expireForgotten() {
+	dead := slices.Collect(maps.Keys(s.killed))
+	_, _ = s.db.Pool.Exec(s.t.Context(), `update outbox.claimed set lease_until = '-infinity'
+where claimed_by = any ($1) or lease_until = claimed_at + interval '60 s' and claimed_at < clock_timestamp() - interval '20 s'`, dead)
 }
 
 // revive starts those that have ended by themselves: they found no database.
@@ -277,8 +288,7 @@ func (s *soak) ask(sql string, args ...any) (int, error) {
 func (s *soak) account(keys []string) {
 	t := s.t
 	delivered := soakDeliveries(t, s.dir)
-	// Left are claims that nobody knows of: their commit was not answered when PostgreSQL was
-	// killed, or their claimer was killed after its last kill was tidied up.
+	// What is left are claims that nobody knows of.
 	rows, _ := s.db.Pool.Query(t.Context(), `select m.dispatch_key, c.claim_token, c.claimed_by
 from outbox.claimed as c join outbox.message as m using (id)`)
 	var left soakDelivery
