@@ -206,7 +206,7 @@ func (d *dispatcher) call(sink Sink, it *item) (o outcome) {
 	case d.clock() >= it.leased.Load():
 		return judge(Undelivered(errStale))
 	}
-	ctx, done := context.WithTimeout(ctx, d.timeout)
+	ctx, done := context.WithTimeoutCause(ctx, d.timeout, fmt.Errorf("it ran for %v", d.timeout))
 	defer done()
 	defer func() {
 		if p := recover(); p != nil {

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 )
@@ -29,6 +30,7 @@ func (l *loop) attend(ctx context.Context) {
 		}
 		return err
 	})
+	l.report()
 	l.due(ctx, &l.duties.heartbeat, l.config.HeartbeatEvery, func(ctx context.Context) error {
 		return Beat(ctx, l.db, Heartbeat{
 			Node: l.config.Node, Shards: l.shards, Paused: l.holding(), InFlightBytes: l.budget.Usage(),
@@ -118,6 +120,9 @@ func (l *loop) extend(ctx context.Context) error {
 // each time, but not so long that leases run out meanwhile. Once ends by it.
 func (l *loop) failed(ctx context.Context, err error) bool {
 	if err == nil {
+		if l.backoff > 0 {
+			l.log.Info("the database answers again")
+		}
 		l.backoff = 0
 		return false
 	}
@@ -132,6 +137,40 @@ func (l *loop) failed(ctx context.Context, err error) bool {
 		l.ending = err
 	}
 	return true
+}
+
+// reportEvery is how often the log tells of failed deliveries, at most.
+const reportEvery = 10 * time.Second
+
+// trouble is what the log has not told yet: failed deliveries since the last report.
+type trouble struct {
+	retried, failed int
+	last            *item
+	told            int64 // clock time of the last report
+}
+
+// report tells the log of failed deliveries: at once of the first, then summed up, so
+// that neither silence nor a flood hides a sink that is down.
+func (l *loop) report() {
+	now := l.clock()
+	if l.trouble.last == nil || l.trouble.told > 0 && now-l.trouble.told < int64(reportEvery) && !l.draining {
+		return
+	}
+	it := l.trouble.last
+	l.log.Warn("deliveries failed", "to_be_retried", l.trouble.retried, "failed", l.trouble.failed,
+		"last_namespace", it.Namespace, "last_dispatch_key", it.DispatchKey, "last_attempt", it.Attempt,
+		"last_error", cleanReason(it.reason))
+	l.trouble = trouble{told: now}
+}
+
+// say logs the course of things: of a live node as information, of one that cron starts
+// each minute only where it is asked for.
+func (l *loop) say(text string, args ...any) {
+	level := slog.LevelInfo
+	if !l.live {
+		level = slog.LevelDebug
+	}
+	l.log.Log(context.Background(), level, text, args...)
 }
 
 // jitter spreads a duration by a fifth to both sides.

@@ -109,6 +109,14 @@ func (l *loop) settle(ctx context.Context, items []*item, count interface{ Add(i
 			l.log.Warn("lost a claim: claimed anew, cancelled, or settled already",
 				"id", it.ID, "namespace", it.Namespace, "dispatch_key", it.DispatchKey)
 		} else if it.err != nil {
+			switch it.verdict {
+			case again:
+				l.trouble.retried++
+				l.trouble.last = it
+			case failed:
+				l.trouble.failed++
+				l.trouble.last = it
+			}
 			l.log.Debug("not delivered", "id", it.ID, "namespace", it.Namespace, "dispatch_key", it.DispatchKey,
 				"attempt", it.Attempt, "error", cleanReason(it.reason))
 		}
@@ -139,7 +147,7 @@ func (l *loop) beginDrain() {
 	l.draining = true
 	l.drainAt = l.clock() + int64(l.config.DrainTimeout)
 	l.duties.heartbeat = 0
-	l.log.Info("draining", "in_flight", len(l.book))
+	l.say("draining", "in_flight", len(l.book))
 }
 
 // withdraw gives back what no delivery has begun for.
@@ -202,7 +210,9 @@ func (l *loop) end(ctx context.Context) error {
 	if l.live {
 		l.failed(ctx, Leave(ctx, l.db, l.config.Node))
 	}
-	l.log.Info("ended", "done", l.stats.done.Load(), "released", l.stats.released.Load())
+	l.report()
+	l.say("ended", "done", l.stats.done.Load(), "retried", l.stats.retried.Load(), "failed", l.stats.failed.Load(),
+		"released", l.stats.released.Load(), "lost", l.stats.lost.Load())
 	reason := l.ending
 	if cause != nil {
 		reason = cause

@@ -114,6 +114,7 @@ type loop struct {
 	sweepAt  int64 // clock time of the next sweep
 	again    bool  // the last claim came back full: sweep as soon as there is room
 	some     bool  // it brought some: sweep as soon as they are settled, a ceiling may have held more back
+	trouble  trouble
 	emptied  bool  // the last claim was empty, and nothing was in flight
 	progress bool  // since the last claim with nothing in flight, a message has been tried
 	refused  error // since then, a sink has handed a message back
@@ -136,7 +137,7 @@ func (s *Sweeper) sweep(ctx context.Context, live bool, maxSweeps int) error {
 		}
 		return err
 	}
-	l.log.Info("sweeping", "shards", len(l.shards), "lease", l.lease)
+	l.say("sweeping", "shards", len(l.shards), "lease", l.lease.String())
 	for ctx.Err() == nil {
 		select {
 		case <-l.drain:
@@ -179,18 +180,24 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 	}
 	ask, cancel := context.WithTimeout(ctx, c.CallTimeout)
 	defer cancel()
-	rows, err := s.db.Query(ask, `select extract(epoch from s.lease)::float8, s.max_batch, outbox.all_shards() from outbox.settings() as s`)
+	rows, err := s.db.Query(ask, `select current_setting('transaction_read_only') = 'on', extract(epoch from s.lease)::float8,
+       s.max_batch, outbox.all_shards()
+from outbox.settings() as s`)
 	if err != nil {
 		return nil, wrap("read the settings", err)
 	}
+	var readOnly bool
 	var seconds float64
 	var maxBatch int
 	var shards []int32
 	_, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (struct{}, error) {
-		return struct{}{}, row.Scan(&seconds, &maxBatch, &shards)
+		return struct{}{}, row.Scan(&readOnly, &seconds, &maxBatch, &shards)
 	})
 	if err != nil {
 		return nil, wrap("read the settings", err)
+	}
+	if readOnly { // claims begin read write, but what settles them would not be
+		return nil, errors.New("the sessions are read only: a standby, or a role with default_transaction_read_only")
 	}
 	if c.Batch > maxBatch {
 		return nil, fmt.Errorf("config.Batch is %d: the outbox gives up to %d (max_batch)", c.Batch, maxBatch)
@@ -269,6 +276,9 @@ func (l *loop) claim(ctx context.Context) {
 	}
 	before := l.clock()
 	want := l.room()
+	if want <= 0 { // since mayClaim looked, a namespace has come back below its share
+		return
+	}
 	idle := len(l.book) == 0
 	call, cancel := patient(ctx, l.config.CallTimeout)
 	defer cancel()

@@ -16,7 +16,7 @@ const (
 )
 
 type statusCmd struct {
-	Top  int `default:"20" env:"SWEEP_STATUS_TOP" help:"How many namespaces to show, those with the largest backlog first (default ${default})."`
+	Top  int `default:"20" env:"SWEEP_STATUS_TOP" help:"How many namespaces to show, those with the most pending, claimed and failed first (default ${default})."`
 	Scan int `default:"1000" env:"SWEEP_STATUS_SCAN" help:"How many namespaces to look at, by name (default ${default})."`
 	jsonFlag
 }
@@ -118,7 +118,7 @@ func (c *statusCmd) read(ctx context.Context, tx pgx.Tx, s *status) error {
 	s.Namespaces = s.Namespaces[:min(len(s.Namespaces), c.Scan)]
 	s.Scanned = len(s.Namespaces)
 	slices.SortStableFunc(s.Namespaces, func(a, b namespaceRow) int {
-		return cmp.Or(cmp.Compare(b.Pending, a.Pending), cmp.Compare(b.Claimed, a.Claimed), cmp.Compare(b.Failed, a.Failed))
+		return cmp.Compare(b.Pending+b.Claimed+b.Failed, a.Pending+a.Claimed+a.Failed)
 	})
 	s.Namespaces = s.Namespaces[:min(len(s.Namespaces), c.Top)]
 

@@ -10,9 +10,13 @@ begin
     raise exception 'outbox.config must keep its one row'
       using errcode = 'OB005', hint = 'Update it instead.';
   end if;
-  if new.shard_count <> old.shard_count and exists (select from outbox.message) then
-    raise exception 'shard_count is fixed at % once a message exists', old.shard_count
-      using errcode = 'OB005', hint = 'Drain and prune the outbox first.';
+  if new.shard_count <> old.shard_count then
+    -- Whoever is about to write the first message waits, and then reads the new count.
+    lock table outbox.message in share row exclusive mode;
+    if exists (select from outbox.message) then
+      raise exception 'shard_count is fixed at % once a message exists', old.shard_count
+        using errcode = 'OB005', hint = 'Drain and prune the outbox first.';
+    end if;
   end if;
   return new;
 end $$;

@@ -53,7 +53,7 @@ begin
     )
     insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, payload_bytes)
     select m.id, enqueue.namespace, enqueue.task_queue,
-           outbox.shard_of(enqueue.dispatch_key, v_config.shard_count), v_due,
+           outbox.shard_of(enqueue.dispatch_key, (select c.shard_count from outbox.config as c)), v_due,
            octet_length(enqueue.payload)
     from m
     returning p.id into v_id;

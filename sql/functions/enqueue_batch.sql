@@ -93,7 +93,7 @@ begin
       returning n.id, n.namespace, n.task_queue, n.dispatch_key, octet_length(n.payload) as bytes
     ), p as (
       insert into outbox.pending as q (id, namespace, task_queue, shard, visible_after, payload_bytes)
-      select m.id, m.namespace, m.task_queue, outbox.shard_of(m.dispatch_key, v_config.shard_count),
+      select m.id, m.namespace, m.task_queue, outbox.shard_of(m.dispatch_key, (select c.shard_count from outbox.config as c)),
              v_now + coalesce(outbox.span(u.delay), '0'), m.bytes
       from m join u on u.dispatch_key = m.dispatch_key
     )

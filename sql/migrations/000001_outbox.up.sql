@@ -162,6 +162,7 @@ create table outbox.failure (
   error   text        not null
 );
 create index failure_id on outbox.failure (id);
+alter table outbox.failure replica identity full; -- without a key, a publication for all tables would stop prune
 
 create table outbox.namespace (
   namespace text    collate "C" constraint namespace_pkey primary key,
@@ -181,6 +182,7 @@ create table outbox.pause (
   note       text,
   constraint pause_key unique nulls not distinct (namespace, task_queue)
 );
+alter table outbox.pause replica identity full; -- likewise, pause and resume
 comment on table outbox.pause is 'What is held; a null namespace or task queue means any';
 
 -- Nodes that are alive: written by heartbeats alone.

@@ -1073,9 +1073,13 @@ begin
     raise exception 'outbox.config must keep its one row'
       using errcode = 'OB005', hint = 'Update it instead.';
   end if;
-  if new.shard_count <> old.shard_count and exists (select from outbox.message) then
-    raise exception 'shard_count is fixed at % once a message exists', old.shard_count
-      using errcode = 'OB005', hint = 'Drain and prune the outbox first.';
+  if new.shard_count <> old.shard_count then
+    -- Whoever is about to write the first message waits, and then reads the new count.
+    lock table outbox.message in share row exclusive mode;
+    if exists (select from outbox.message) then
+      raise exception 'shard_count is fixed at % once a message exists', old.shard_count
+        using errcode = 'OB005', hint = 'Drain and prune the outbox first.';
+    end if;
   end if;
   return new;
 end $$;
@@ -1243,7 +1247,7 @@ begin
     )
     insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, payload_bytes)
     select m.id, enqueue.namespace, enqueue.task_queue,
-           outbox.shard_of(enqueue.dispatch_key, v_config.shard_count), v_due,
+           outbox.shard_of(enqueue.dispatch_key, (select c.shard_count from outbox.config as c)), v_due,
            octet_length(enqueue.payload)
     from m
     returning p.id into v_id;
@@ -1362,7 +1366,7 @@ begin
       returning n.id, n.namespace, n.task_queue, n.dispatch_key, octet_length(n.payload) as bytes
     ), p as (
       insert into outbox.pending as q (id, namespace, task_queue, shard, visible_after, payload_bytes)
-      select m.id, m.namespace, m.task_queue, outbox.shard_of(m.dispatch_key, v_config.shard_count),
+      select m.id, m.namespace, m.task_queue, outbox.shard_of(m.dispatch_key, (select c.shard_count from outbox.config as c)),
              v_now + coalesce(outbox.span(u.delay), '0'), m.bytes
       from m join u on u.dispatch_key = m.dispatch_key
     )

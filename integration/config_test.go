@@ -1,0 +1,64 @@
+package integration
+
+import (
+	"testing"
+)
+
+// TestShardCountWaitsForWriters: shard_count is fixed once a message exists, be it one
+// whose transaction is still open (INV-2: a message on a shard that nobody owns is lost).
+func TestShardCountWaitsForWriters(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	watch := db.Connect(t)
+
+	writer, other := db.Connect(t), db.Connect(t)
+	tx := begin(t, writer)
+	run(t, tx, `select outbox.enqueue('n', 'q', 'first', '')`)
+	change := async(t, other, `select outbox.configure('{"shard_count": 1}')::text`)
+	awaitBlocked(t, watch, other.PgConn().PID())
+	commit(t, tx)
+	wantError(t, (<-change).err, "OB005", "shard_count")
+}
+
+// TestWriterWaitsForShardCount: who enqueues while shard_count changes uses the new one.
+func TestWriterWaitsForShardCount(t *testing.T) {
+	t.Parallel()
+	for name, enqueue := range map[string]string{
+		"one":   `select count(outbox.enqueue('n', 'q', i::text, '')) from generate_series(1, 20) as i`,
+		"batch": `select count(b.id) from outbox.enqueue_batch(array_fill('n'::text, array[20]), array_fill('q'::text, array[20]), array(select i::text from generate_series(1, 20) as i), array_fill(''::bytea, array[20])) as b`,
+	} {
+		db := pg.New(t)
+		watch, operator, writer := db.Connect(t), db.Connect(t), db.Connect(t)
+		tx := begin(t, operator)
+		run(t, tx, `select outbox.configure('{"shard_count": 2}')`)
+		written := async(t, writer, enqueue)
+		awaitBlocked(t, watch, writer.PgConn().PID())
+		commit(t, tx)
+		if err := (<-written).err; err != nil {
+			t.Fatal(err)
+		}
+		if n := one[int](t, watch, "select max(shard) from outbox.pending"); n != 1 {
+			t.Errorf("%s: shards up to %d of 2", name, n)
+		}
+	}
+}
+
+// TestPublicationForAllTables: a publication for all tables stops no operator.
+func TestPublicationForAllTables(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	conn := db.Connect(t)
+	run(t, db.Admin(t), "create publication everything for all tables")
+	put(t, conn, "n", "q", "k")
+	for _, call := range []string{
+		"pause('n')", "pause('n', note => 'again')", "resume('n')", "set_quota('n', 1)", "clear_quota('n')",
+		"heartbeat('n1', '{0}')", "heartbeat('n1', '{1}')", "leave('n1')", "configure('{\"lease\": \"30 s\"}')",
+	} {
+		run(t, conn, "select outbox."+call)
+	}
+	row := claimOne(t, conn, "n1")
+	run(t, conn, "select outbox.fail(array[$1::bigint], array[$2::bigint])", row.ID, row.Token)
+	if n := one[int](t, conn, "select outbox.prune('0', 10, true)"); n != 1 {
+		t.Errorf("pruned %d", n)
+	}
+}
