@@ -114,7 +114,7 @@ func TestDeliveryOutcomes(t *testing.T) {
 			sink: func(context.Context, Message) error { return (*brokenError)(nil) }, want: again, reason: "the sink panicked",
 		},
 		"time-out": {
-			sink: untilDone, want: again, reason: "deadline exceeded", after: time.Second,
+			sink: untilDone, want: again, reason: "it ran for 1s", after: time.Second,
 		},
 		"lost before": {
 			sink: uncalled, before: func(_ *dispatcher, it *item) { it.lose() }, want: untried, reason: errLost.Error(),
