@@ -42,8 +42,10 @@ matrix: ## Run all tests against PostgreSQL in containers; MAJORS="15 17 18" say
 	done
 
 .PHONY: bench
-bench: ## Run the benchmarks
-	go test -run '^$$' -bench . -benchmem ./budget ./watermark
+bench: postgres ## Measure beside River and pgmq: QUICK=1 ONLY=latency,bloat PGMQ_SQL=FILE JSON=FILE MARKDOWN=FILE
+	@cd integration/bench && go run . $(if $(QUICK),-quick) $(if $(ONLY),-only '$(ONLY)') \
+		$(if $(PGMQ_SQL),-pgmq '$(abspath $(PGMQ_SQL))') $(if $(JSON),-json '$(abspath $(JSON))') \
+		$(if $(MARKDOWN),-markdown '$(abspath $(MARKDOWN))')
 
 .PHONY: lint
 lint: ## Check the code with gofumpt, go vet and staticcheck

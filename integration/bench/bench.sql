@@ -56,18 +56,19 @@ declare
   v_count int;
 begin
   select count(*) into v_count from outbox.complete(replace.ids, replace.tokens);
-  with m as (
-    insert into outbox.message as n (namespace, task_queue, dispatch_key, content_type, headers, payload)
-    select m.namespace, m.task_queue, 'again/' || nextval('bench.key'), m.content_type, m.headers, m.payload
-    from unnest(replace.ids) with ordinality as u(id, n) join outbox.message as m on m.id = u.id
+  with o as materialized (
+    select nextval(pg_get_serial_sequence('outbox.message', 'id')) as id, m.namespace, m.task_queue, s.shard, m.content_type,
+           m.headers, m.payload
+    from unnest(replace.ids) with ordinality as u(id, n)
+    join outbox.settled as s on s.id = u.id
+    join outbox.message as m on m.id = u.id
     order by u.n
-    returning n.id, n.namespace, n.task_queue, octet_length(n.payload) as bytes
+  ), m as (
+    insert into outbox.message (id, namespace, task_queue, dispatch_key, content_type, headers, payload)
+    overriding system value
+    select o.id, o.namespace, o.task_queue, 'again/' || o.id, o.content_type, o.headers, o.payload from o
   )
   insert into outbox.pending (id, namespace, task_queue, shard, visible_after, payload_bytes)
-  select m.id, m.namespace, m.task_queue, s.shard, clock_timestamp(), m.bytes
-  from (select m.*, row_number() over (order by m.id) as n from m) as m
-  join (select s.shard, u.n from unnest(replace.ids) with ordinality as u(id, n)
-        join outbox.settled as s on s.id = u.id) as s on s.n = m.n;
+  select o.id, o.namespace, o.task_queue, o.shard, clock_timestamp(), octet_length(o.payload) from o;
   return v_count;
 end $$;
-create sequence bench.key;
