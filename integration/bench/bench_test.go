@@ -38,8 +38,10 @@ func TestBench(t *testing.T) {
 			}
 		}
 	}
-	if l.report.Setups["River"] == "" || l.report.Setups["pgmq"] == "" {
-		t.Errorf("the report does not say how rivals were set up, or why they are absent: %v", l.report.Setups)
+	for _, rival := range []string{"River: ", "pgmq: "} {
+		if !strings.Contains(strings.Join(l.report.remarks("throughput"), "\n"), rival) {
+			t.Errorf("the report does not say how %s was set up, or why it is absent: %v", rival, l.report.Setups)
+		}
 	}
 
 	var text bytes.Buffer

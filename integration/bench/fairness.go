@@ -18,7 +18,7 @@ func fairness(ctx context.Context, l *lab) error {
 		config: driver.Config{}, // what sweep run does by default
 		about:  "one sweeper and an outbox, both with their defaults: a batch of 100, a tick of 500 ms, a quota of 256",
 	}
-	queues, err := l.openQueues(ctx, outbox)
+	queues, err := l.openQueues(ctx, "fairness", outbox)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,8 @@ func fairness(ctx context.Context, l *lab) error {
 		f := figure{
 			Experiment: "fairness", Case: fmt.Sprintf("quiet tenant's wait beside %s pending of another", count(l.size.flood)),
 			Contender: q.name(), Unit: "ms", summary: summarize(w.waits),
-			Note: "One node, deliveries that take no time, a message of the quiet tenant a second. Rivals in one queue, as with tenants that nobody knows beforehand.",
+			Note: fmt.Sprintf("One node; deliveries are held to %s a second, so that the flood lasts; a message of the quiet tenant a second. "+
+				"Rivals in one queue, as with tenants that nobody knows beforehand.", count(deliveryRate)),
 		}
 		if 2*w.unserved >= len(w.waits) {
 			f.Over = overBoth
@@ -76,6 +77,26 @@ type quietWatch struct {
 	rate     float64   // messages a second delivered in all
 }
 
+// deliveryRate is what the receiving end takes, messages a second.
+const deliveryRate = 2000
+
+// paced holds the calls of all goroutines together to a rate a second.
+func paced(rate int) func() {
+	var mu sync.Mutex
+	var next time.Time
+	return func() {
+		mu.Lock()
+		now := time.Now()
+		if next.Before(now.Add(-100 * time.Millisecond)) { // it was idle: what it missed is gone
+			next = now
+		}
+		at := next
+		next = next.Add(time.Second / time.Duration(rate))
+		mu.Unlock()
+		time.Sleep(at.Sub(now))
+	}
+}
+
 // grace is how long the last message is waited for.
 const grace = 2 * time.Second
 
@@ -89,7 +110,9 @@ func (l *lab) watchQuiet(ctx context.Context, q queue) (quietWatch, error) {
 	got, delivered := map[int]served{}, 0
 	var twice error
 	mark := []byte(`"` + quiet + `"`)
+	pace := paced(deliveryRate)
 	deliver := func(payload []byte, claim int64) {
+		pace()
 		isQuiet := bytes.Contains(payload, mark)
 		now := time.Now()
 		mu.Lock()
@@ -130,6 +153,9 @@ func (l *lab) watchQuiet(ctx context.Context, q queue) (quietWatch, error) {
 	defer mu.Unlock()
 	if twice != nil {
 		return w, twice
+	}
+	if delivered >= l.size.flood {
+		return w, fmt.Errorf("the flood was over: %d of %d delivered", delivered, l.size.flood)
 	}
 	for n, at := range sent {
 		s, ok := got[n]

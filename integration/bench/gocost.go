@@ -37,37 +37,49 @@ func (l *lab) microBenchmarks() error {
 	if err != nil {
 		return err
 	}
-	var inflight budget.Inflight
+	var inflight, balanced budget.Inflight
 	for _, m := range []struct {
 		name string
+		most float64 // ns, the goal; 0: none
 		call func()
 	}{
-		{"budget.Add and Sub", func() { inflight.Add(500); inflight.Sub(500) }},
-		{"budget.Usage", func() { inflight.Usage() }},
-		{"watermark.Tick while claiming", func() { control.Tick(1<<20, true) }},
-		{"watermark.Tick, a pause and a resume", func() { control.Tick(64<<20, true); control.Tick(0, true) }},
+		{"budget.Add", fewNanoseconds, func() { inflight.Add(1) }},
+		{"budget.Add and Sub", 0, func() { balanced.Add(500); balanced.Sub(500) }},
+		{"watermark.Tick", fewNanoseconds, func() { control.Tick(1<<20, true) }},
+		{"watermark.Tick that pauses, and one while paused; both read the clock", 0, func() { control.Tick(64<<20, true); control.Tick(0, true) }},
 	} {
-		result := testing.Benchmark(func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				m.call()
-			}
-		})
-		if result.N == 0 {
-			return fmt.Errorf("%s: the benchmark failed", m.name)
-		}
-		ns := float64(result.T.Nanoseconds()) / float64(result.N)
-		allocations := float64(result.AllocsPerOp())
+		ns := fastest(m.call)
+		allocations := testing.AllocsPerRun(1000, m.call)
 		l.report.add(goFigure(m.name, "ns", ns), goFigure(m.name, "allocations", allocations))
-		l.report.Goals = append(l.report.Goals, goal{
-			"go", m.name, "a few ns (at most 100), 0 allocations", number(ns) + " ns, " + number(allocations) + " allocations",
-			ns <= 100 && allocations == 0,
-		})
+		if m.most > 0 {
+			l.report.Goals = append(l.report.Goals, goal{
+				"go", m.name, fmt.Sprintf("a few ns (at most %v), 0 allocations", m.most),
+				number(ns) + " ns, " + number(allocations) + " allocations", ns <= m.most && allocations == 0,
+			})
+		}
 	}
-	if used := inflight.Usage(); used != 0 {
+	if used := balanced.Usage(); used != 0 {
 		return fmt.Errorf("the budget holds %d bytes after balanced calls", used)
 	}
 	return nil
+}
+
+// fewNanoseconds is what counts as a few of them, on a machine that others use too.
+const fewNanoseconds = 20
+
+// fastest is what a call takes, in ns, in the best of some runs: what disturbs it can only
+// make it slower.
+func fastest(call func()) float64 {
+	const runs, calls = 20, 1_000_000
+	best := time.Hour
+	for range runs {
+		start := time.Now()
+		for range calls {
+			call()
+		}
+		best = min(best, time.Since(start))
+	}
+	return float64(best.Nanoseconds()) / calls
 }
 
 func goFigure(name, unit string, value float64) figure {
@@ -104,9 +116,9 @@ func (l *lab) sweepAllocations(ctx context.Context) error {
 	if delivered.Load() != int64(n) {
 		return fmt.Errorf("delivered %d of %d messages", delivered.Load(), n)
 	}
-	l.report.add(
-		goFigure("sweep loop and pgx, a message of 1 kB, batch of 100", "allocations", float64(after.Mallocs-before.Mallocs)/float64(n)),
-		goFigure("sweep loop and pgx, a message of 1 kB, batch of 100", "bytes allocated", float64(after.TotalAlloc-before.TotalAlloc)/float64(n)),
-	)
+	const name = "sweep loop and pgx, a message"
+	mallocs := goFigure(name, "allocations", float64(after.Mallocs-before.Mallocs)/float64(n))
+	mallocs.Note = name + ": of 1 kB, from the claim to the settled row, batch of 100"
+	l.report.add(mallocs, goFigure(name, "bytes allocated", float64(after.TotalAlloc-before.TotalAlloc)/float64(n)))
 	return l.dropAll(ctx, q.db)
 }

@@ -51,7 +51,6 @@ func openLab(ctx context.Context, size size, options pgtest.Options, pgmq string
 	}
 	l := &lab{server: server, size: size, pgmq: pgmq, log: log}
 	l.report.Began = time.Now()
-	l.report.Setups = map[string]string{}
 	l.admin, err = pgxpool.New(ctx, server.AdminDSN())
 	if err == nil {
 		l.report.Machine, err = l.describe(ctx)

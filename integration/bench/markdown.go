@@ -38,6 +38,7 @@ func (r *report) markdown() string {
 	if m.LoadBefore != "" {
 		fmt.Fprintf(&b, "| load average before, after | %s; %s |\n", m.LoadBefore, m.LoadAfter)
 	}
+	fmt.Fprintf(&b, "\n%s.\n", r.closing())
 	b.WriteString("\nA claim is timed as a client sees it: one transaction, its commit included. What was claimed is settled, and as\n" +
 		"much enqueued again, between the claims that are timed. The blind claim is `order by visible_after, id limit n for\n" +
 		"update skip locked` on the same tables with an index of its own.\n")
@@ -61,12 +62,7 @@ func (r *report) markdown() string {
 				b.WriteString(strings.Repeat("| --- ", len(row)) + "|\n")
 			}
 		}
-		var remarks []string
-		remarks = append(remarks, notes(figures)...)
-		for _, c := range r.contenders(figures) {
-			remarks = append(remarks, c+": "+r.Setups[c])
-		}
-		if len(remarks) > 0 {
+		if remarks := r.remarks(name); len(remarks) > 0 {
 			b.WriteString("\n- " + strings.Join(remarks, "\n- ") + "\n")
 		}
 	}

@@ -83,21 +83,22 @@ func nodePool(ctx context.Context, dsn string) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(ctx, config)
 }
 
-// openQueues sets up all contenders. Those that are absent are left out, and the report
-// says why.
-func (l *lab) openQueues(ctx context.Context, fairclaim *outboxQueue) ([]queue, error) {
+// openQueues sets up all contenders of an experiment. Those that are absent are left out,
+// and the report says why.
+func (l *lab) openQueues(ctx context.Context, experiment string, fairclaim *outboxQueue) ([]queue, error) {
 	var queues []queue
 	for _, q := range []queue{fairclaim, &riverQueue{}, &pgmqQueue{}} {
+		about := q.setup()
 		switch err := q.setUp(ctx, l).(type) {
 		case nil:
 			queues = append(queues, q)
-			l.report.Setups[q.name()] = q.setup()
 		case absence:
-			l.report.Setups[q.name()] = err.Error()
-			l.say("%s is absent: %v", q.name(), err)
+			about = err.Error()
+			l.say("%s is %v", q.name(), err)
 		default:
 			return nil, fmt.Errorf("set up %s: %w", q.name(), err)
 		}
+		l.report.Setups = append(l.report.Setups, setup{experiment, q.name(), about})
 	}
 	return queues, nil
 }

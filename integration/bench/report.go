@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -52,16 +53,23 @@ type goal struct {
 
 // report is all that a run found out.
 type report struct {
-	Began   time.Time         `json:"began"`
-	Took    string            `json:"took"`
-	Quick   bool              `json:"quick"`
-	Machine machine           `json:"machine"`
-	Setups  map[string]string `json:"setups"` // by contender: how it was set up, or why it is absent
-	Figures []figure          `json:"figures"`
-	Goals   []goal            `json:"goals"`
+	Began   time.Time `json:"began"`
+	Took    string    `json:"took"`
+	Quick   bool      `json:"quick"`
+	Machine machine   `json:"machine"`
+	Setups  []setup   `json:"setups"`
+	Figures []figure  `json:"figures"`
+	Goals   []goal    `json:"goals"`
 
 	titles map[string]string
 	order  []string
+}
+
+// setup says how a contender of an experiment was set up, or why it is absent.
+type setup struct {
+	Experiment string `json:"experiment"`
+	Contender  string `json:"contender"`
+	About      string `json:"about"`
 }
 
 // machine is where it ran.
@@ -126,11 +134,8 @@ func (r *report) printSection(w io.Writer, experiment string) {
 		fmt.Fprintln(t, strings.TrimRight("  "+strings.Join(row, "\t"), "\t "))
 	}
 	t.Flush()
-	for _, name := range notes(figures) {
-		fmt.Fprintln(w, "  "+name)
-	}
-	for _, name := range r.contenders(figures) {
-		fmt.Fprintf(w, "  %s: %s\n", name, r.Setups[name])
+	for _, remark := range r.remarks(experiment) {
+		fmt.Fprintln(w, "  "+remark)
 	}
 	for _, g := range goals {
 		fmt.Fprintf(w, "  goal %s: %s, want %s, got %s\n", map[bool]string{true: "reached", false: "NOT reached"}[g.Reached], g.What, g.Want, g.Got)
@@ -147,6 +152,9 @@ func (r *report) closing() string {
 	s := fmt.Sprintf("%d of %d goals reached; the run took %s", reached, len(r.Goals), r.Took)
 	if r.Quick {
 		s += "; small sizes: for a look, not to quote"
+	}
+	if before, _, _ := strings.Cut(r.Machine.LoadBefore, " "); r.Machine.busy(before) {
+		s += fmt.Sprintf("; the machine was busy before it began (load average %s on %d cores): times are worse than they need be", before, r.Machine.Cores)
 	}
 	return s
 }
@@ -186,30 +194,27 @@ func figureRows(figures []figure) [][]string {
 	return rows
 }
 
-// notes are the remarks on figures, each once.
-func notes(figures []figure) []string {
+// remarks are what there is to say about an experiment's figures, each once: their notes,
+// and how contenders were set up or why they are absent.
+func (r *report) remarks(experiment string) []string {
 	var all []string
-	seen := map[string]bool{}
-	for _, f := range figures {
-		if f.Note != "" && !seen[f.Note] {
-			seen[f.Note] = true
+	for _, f := range r.Figures {
+		if f.Experiment == experiment && f.Note != "" && !slices.Contains(all, f.Note) {
 			all = append(all, f.Note)
+		}
+	}
+	for _, s := range r.Setups {
+		if s.Experiment == experiment {
+			all = append(all, s.Contender+": "+s.About)
 		}
 	}
 	return all
 }
 
-// contenders are those among the figures whose set-up there is something to say about.
-func (r *report) contenders(figures []figure) []string {
-	var names []string
-	seen := map[string]bool{}
-	for _, f := range figures {
-		if r.Setups[f.Contender] != "" && !seen[f.Contender] {
-			seen[f.Contender] = true
-			names = append(names, f.Contender)
-		}
-	}
-	return names
+// busy reports whether a load average, as a text, is more than the machine can do.
+func (m machine) busy(load string) bool {
+	v, err := strconv.ParseFloat(load, 64)
+	return err == nil && v > float64(m.Cores)/2
 }
 
 // number writes a figure with three digits that matter.

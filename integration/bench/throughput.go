@@ -19,7 +19,7 @@ const (
 // throughput measures messages from enqueue to settled: two producers enqueue while the
 // nodes claim, deliver to nowhere, and settle.
 func throughput(ctx context.Context, l *lab) error {
-	queues, err := l.openQueues(ctx, throughputOutbox())
+	queues, err := l.openQueues(ctx, "throughput", throughputOutbox())
 	if err != nil {
 		return err
 	}
@@ -27,19 +27,19 @@ func throughput(ctx context.Context, l *lab) error {
 		nodes int
 		queue string
 	}
-	rates, wals, total := map[key][]float64{}, map[key][]float64{}, map[string]int{}
+	rates, inputs, wals, total := map[key][]float64{}, map[key][]float64{}, map[key][]float64{}, map[string]int{}
 	for _, nodes := range []int{1, 4} {
 		var steps []func(context.Context) error
 		for _, q := range queues {
 			steps = append(steps, func(ctx context.Context) error {
 				r, err := l.passThrough(ctx, q, nodes, total[q.name()])
 				if err != nil {
-					return fmt.Errorf("%s, %d nodes: %w", q.name(), nodes, err)
+					return fmt.Errorf("%s, %s: %w", q.name(), nodeCount(nodes), err)
 				}
 				total[q.name()] += l.size.messages
 				k := key{nodes, q.name()}
-				rates[k], wals[k] = append(rates[k], r.rate), append(wals[k], r.wal)
-				l.say("%s, %d nodes: %s messages a second, %s bytes of WAL each", q.name(), nodes, number(r.rate), number(r.wal))
+				rates[k], inputs[k], wals[k] = append(rates[k], r.rate), append(inputs[k], r.input), append(wals[k], r.wal)
+				l.say("%s, %s: %s messages a second, %s bytes of WAL each", q.name(), nodeCount(nodes), number(r.rate), number(r.wal))
 				return nil
 			})
 		}
@@ -52,25 +52,28 @@ func throughput(ctx context.Context, l *lab) error {
 		for _, q := range queues {
 			k := key{nodes, q.name()}
 			rate := figure{
-				Experiment: "throughput", Case: fmt.Sprintf("enqueue to settled, %d nodes", nodes), Contender: q.name(), Unit: "messages/s",
+				Experiment: "throughput", Case: "enqueue to settled, " + nodeCount(nodes), Contender: q.name(), Unit: "messages/s",
 				summary: summarize(rates[k]),
 			}
 			wal := figure{
-				Experiment: "throughput", Case: fmt.Sprintf("WAL, enqueue to settled, %d nodes", nodes), Contender: q.name(), Unit: "bytes/message",
+				Experiment: "throughput", Case: "WAL, enqueue to settled, " + nodeCount(nodes), Contender: q.name(), Unit: "bytes/message",
 				summary: summarize(wals[k]),
 				Note:    "WAL: the difference of pg_current_wal_lsn(), all that the server wrote; full_page_writes on, a checkpoint before each run",
 			}
 			if k != mine {
 				rate, wal = rate.against(mine.queue, summarize(rates[mine])), wal.against(mine.queue, summarize(wals[mine]))
 				l.report.Goals = append(l.report.Goals, goal{
-					"throughput", fmt.Sprintf("messages a second, %d nodes", nodes), "more than " + q.name() + "'s " + number(rate.Median),
+					"throughput", "messages a second, " + nodeCount(nodes), "more than " + q.name() + "'s " + number(rate.Median),
 					number(summarize(rates[mine]).Median), summarize(rates[mine]).Median > rate.Median,
 				}, goal{
-					"throughput", fmt.Sprintf("WAL bytes a message, %d nodes", nodes), "no more than " + q.name() + "'s " + number(wal.Median),
+					"throughput", "WAL bytes a message, " + nodeCount(nodes), "no more than " + q.name() + "'s " + number(wal.Median),
 					number(summarize(wals[mine]).Median), summarize(wals[mine]).Median <= wal.Median,
 				})
 			}
-			l.report.add(rate, wal)
+			l.report.add(rate, figure{
+				Experiment: "throughput", Case: "of that, enqueued by two producers meanwhile, " + nodeCount(nodes), Contender: q.name(),
+				Unit: "messages/s", summary: summarize(inputs[k]),
+			}, wal)
 		}
 	}
 	return l.closeQueues(ctx, queues)
@@ -78,8 +81,9 @@ func throughput(ctx context.Context, l *lab) error {
 
 // passage is what one pass came to.
 type passage struct {
-	rate float64 // messages a second
-	wal  float64 // bytes a message
+	rate  float64 // messages a second, from the first enqueue to the last settle
+	input float64 // messages a second, to the last enqueue
+	wal   float64 // bytes a message
 }
 
 // passThrough sends messages through a queue in which so many are settled already.
@@ -126,6 +130,7 @@ func (l *lab) passThrough(ctx context.Context, q queue, nodes, before int) (pass
 		})
 	}
 	err = g.Wait()
+	input := time.Since(start)
 	if err == nil {
 		err = waitFor(ctx, func() bool { return c.settled() >= int64(n) })
 	}
@@ -144,7 +149,14 @@ func (l *lab) passThrough(ctx context.Context, q queue, nodes, before int) (pass
 	if err == nil && (done != before+n || delivered.Load() != int64(n) || c.settled() != int64(n)) {
 		err = fmt.Errorf("of %d messages %d were delivered, %d reported as settled, %d are", n, delivered.Load(), c.settled(), done-before)
 	}
-	return passage{rate: float64(n) / took.Seconds(), wal: wal / float64(n)}, err
+	return passage{rate: float64(n) / took.Seconds(), input: float64(n) / input.Seconds(), wal: wal / float64(n)}, err
+}
+
+func nodeCount(n int) string {
+	if n == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d nodes", n)
 }
 
 // patience is how long the bench waits for what must come.
