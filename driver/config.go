@@ -73,7 +73,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("config.Node has %d bytes: give 1 to 512", len(c.Node))
 	}
 	if !utf8.ValidString(c.Node) || strings.ContainsRune(c.Node, 0) {
-		return c, fmt.Errorf("Node is %q: give UTF-8 without NUL", c.Node)
+		return c, fmt.Errorf("config.Node is %q: give UTF-8 without NUL", c.Node)
 	}
 	if c.Sink == nil {
 		return c, fmt.Errorf("config.Sink is nil: say where messages go")

@@ -15,6 +15,7 @@ const (
 	again
 	failed
 	untried
+	settled // by the sink
 )
 
 // outcome is what a delivery came to. It is read off the sink's error once, by the
@@ -37,6 +38,8 @@ func judge(err error) outcome {
 	var undelivered *undeliveredError
 	var after *retryAfterError
 	switch {
+	case errors.Is(err, ErrSettled):
+		o.verdict = settled
 	case o.closed || errors.As(err, &undelivered):
 		o.verdict = untried
 	case errors.As(err, &permanent):
@@ -53,11 +56,16 @@ func (l *loop) flush(ctx context.Context) {
 	if len(l.results) == 0 || l.clock() < l.retryAt {
 		return
 	}
-	var by [untried + 1][]*item
+	var by [settled + 1][]*item
 	for _, it := range l.results {
 		by[it.verdict] = append(by[it.verdict], it)
 	}
 	l.results = l.results[:0]
+	for _, it := range by[settled] {
+		l.stats.done.Add(1)
+		l.progress = true
+		l.leave(it)
+	}
 	l.settle(ctx, by[done], &l.stats.done, func(ctx context.Context, items []*item) ([]int64, error) {
 		return Complete(ctx, l.db, refsOf(items))
 	})
@@ -90,14 +98,14 @@ func (l *loop) settle(ctx context.Context, items []*item, count interface{ Add(i
 		l.results = append(l.results, items...)
 		return
 	}
-	settled := make(map[int64]bool, len(ids))
+	answered := make(map[int64]bool, len(ids))
 	for _, id := range ids {
-		settled[id] = true
+		answered[id] = true
 	}
 	count.Add(int64(len(ids)))
 	for _, it := range items {
-		ours := settled[it.ID]
-		settled[it.ID] = false // an older claim of the same message was lost
+		ours := answered[it.ID]
+		answered[it.ID] = false // an older claim of the same message was lost
 		if it.verdict != untried {
 			l.progress = true
 		} else if ours {

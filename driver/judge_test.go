@@ -36,6 +36,8 @@ func TestJudge(t *testing.T) {
 		{"later joined", errors.Join(boom, RetryAfter(boom, minute)), again, &minute, false},
 		{"later, negative", RetryAfter(boom, -minute), again, &none, false},
 		{"later, twice", RetryAfter(RetryAfter(boom, time.Hour), minute), again, &minute, false},
+		{"settled", ErrSettled, settled, nil, false},
+		{"settled wrapped", fmt.Errorf("a: %w", ErrSettled), settled, nil, false},
 		{"undelivered", Undelivered(boom), untried, nil, false},
 		{"undelivered joined", errors.Join(boom, Undelivered(boom)), untried, nil, false},
 		{"closed", ErrSinkClosed, untried, nil, true},

@@ -16,6 +16,7 @@ import (
 //   - [Permanent]: it can never be delivered; the message has failed (dead letter)
 //   - [RetryAfter]: retry, after the given delay
 //   - [Undelivered]: it was not tried; it goes back and its attempt is not charged
+//   - [ErrSettled]: the sink has settled it itself, in a transaction of its own
 //   - any other error: retry, after the policy's backoff
 //
 // Delivery is at least once: a process that dies between Deliver and the settle
@@ -35,6 +36,10 @@ func (f SinkFunc) Deliver(ctx context.Context, m Message) error { return f(ctx, 
 // message ever again (its pipe is closed, say). The loop then hands back what it
 // holds, uncharged, and ends with this error.
 var ErrSinkClosed = errors.New("sink is closed")
+
+// ErrSettled is what a Sink returns, alone or wrapped, for a message that it has settled
+// itself: with [Complete] in the transaction of its own work, so that both are one.
+var ErrSettled = errors.New("the sink has settled the message")
 
 type permanentError struct{ err error }
 

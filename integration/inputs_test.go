@@ -259,7 +259,7 @@ func everyPath(t *testing.T, conn *pgx.Conn, namespace, queue string) {
 	for _, row := range rows {
 		check("came out as another", row.Namespace == namespace && row.Queue == queue && strings.HasSuffix(row.Key, head))
 	}
-	check("ceiling: "+reason(), reason() == "at its quota, 3 of 3, strict")
+	check("ceiling: "+reason(), reason() == "at its ceiling, 3 of 3")
 	check("clear_quota", one[bool](t, conn, "select outbox.clear_quota($1)", namespace))
 	for how, row := range map[string]claimRow{"retry": rows[0], "fail": rows[1]} {
 		got := list[int64](t, conn, "select outbox."+how+"(array[$1::bigint], array[$2::bigint], array[$3])", row.ID, row.Token, namespace)

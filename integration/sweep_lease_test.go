@@ -247,11 +247,17 @@ func TestCompleteInTheConsumersTransaction(t *testing.T) {
 		case len(ids) == 0:
 			return errors.New("somebody else has it")
 		}
-		return tx.Commit(ctx)
+		if err := tx.Commit(ctx); err != nil {
+			return err
+		}
+		return driver.ErrSettled
 	}), func(c *driver.Config) { c.Slots = 1 })
 	n := startNode(t, s)
 	await(t, db.Pool, "select count(*) = 60 from outbox.settled where outcome = 'done'")
 	n.drained(t)
+	if stats := s.Stats(); stats.Done != 60 || stats.UsedBytes != 0 {
+		t.Errorf("%+v, want 60 done", stats)
+	}
 	if got := one[string](t, db.Pool, "select count(*) || ' of ' || count(distinct key) from effect"); got != "60 of 60" {
 		t.Errorf("effects happened %s keys, want 60 of 60", got)
 	}
