@@ -2,23 +2,39 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // duties are the clock times at which the loop's regular work is due next; 0 is now.
 type duties struct {
-	extend, rescue, heartbeat, prune int64
+	settings, extend, rescue, heartbeat, prune int64
 }
 
-func (d *duties) next() int64 { return min(d.extend, d.rescue, d.heartbeat, d.prune) }
+func (d *duties) next() int64 { return min(d.settings, d.extend, d.rescue, d.heartbeat, d.prune) }
 
 // never is a clock time that does not come.
 const never = int64(1) << 62
 
 // attend does the regular work that is due, also while claiming is paused or draining.
 func (l *loop) attend(ctx context.Context) {
+	l.due(ctx, &l.duties.settings, l.config.HeartbeatEvery, func(ctx context.Context) error {
+		outbox, err := l.readSettings(ctx)
+		if err == nil && outbox.lease != l.lease {
+			l.log.Info("the lease has changed", "lease", outbox.lease.String())
+			l.duties.extend = 0
+		}
+		if err == nil {
+			l.lease, l.maxBatch = outbox.lease, outbox.maxBatch
+		}
+		return err
+	})
 	l.due(ctx, &l.duties.extend, l.lease/4, l.extend)
 	l.due(ctx, &l.duties.rescue, l.config.RescueEvery, func(ctx context.Context) error {
 		pending, failed, err := Rescue(ctx, l.db, chunk)
@@ -80,9 +96,37 @@ func (l *loop) due(ctx context.Context, at *int64, every time.Duration, do func(
 	*at = now + int64(jitter(every))
 	call, cancel := context.WithTimeout(ctx, l.config.CallTimeout)
 	defer cancel()
-	if err := do(call); err != nil {
+	err := do(call)
+	if answer := (*pgconn.PgError)(nil); errors.As(err, &answer) {
+		// The database is there and refuses this one: no reason to stop the others.
+		l.log.Warn("a regular duty failed", "error", err)
+	} else if err != nil {
 		l.failed(ctx, err)
+		l.endOnce(err)
 	}
+}
+
+// outboxSettings are what the loop must know of the outbox.
+type outboxSettings struct {
+	readOnly bool // the sessions are
+	lease    time.Duration
+	maxBatch int
+	shards   []int32 // all
+}
+
+func (s *Sweeper) readSettings(ctx context.Context) (o outboxSettings, err error) {
+	rows, err := s.db.Query(ctx, `select current_setting('transaction_read_only') = 'on', extract(epoch from s.lease)::float8,
+       s.max_batch, outbox.all_shards()
+from outbox.settings() as s`)
+	if err != nil {
+		return o, err
+	}
+	var seconds float64
+	_, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (struct{}, error) {
+		return struct{}{}, row.Scan(&o.readOnly, &seconds, &o.maxBatch, &o.shards)
+	})
+	o.lease = time.Duration(seconds * float64(time.Second))
+	return o, err
 }
 
 // extend lets the leases of what is in flight run on, but for deliveries that have
@@ -117,7 +161,7 @@ func (l *loop) extend(ctx context.Context) error {
 }
 
 // failed notes an error of the database, if there is one: the next call waits, longer
-// each time, but not so long that leases run out meanwhile. Once ends by it.
+// each time, but not so long that leases run out meanwhile.
 func (l *loop) failed(ctx context.Context, err error) bool {
 	if err == nil {
 		if l.backoff > 0 {
@@ -133,10 +177,19 @@ func (l *loop) failed(ctx context.Context, err error) bool {
 	pause := jitter(l.backoff)
 	l.retryAt = l.clock() + int64(pause)
 	l.log.Warn("the database failed a call", "error", err, "retry_in", pause.Round(time.Millisecond))
+	return true
+}
+
+// endOnce ends a run that is no live node by an error, but for those that PostgreSQL asks
+// to try again after: a deadlock, a serialization failure, a lock not granted in time.
+func (l *loop) endOnce(err error) {
+	var answer *pgconn.PgError
+	if errors.As(err, &answer) && slices.Contains([]string{"40P01", "40001", "55P03"}, answer.Code) {
+		return
+	}
 	if !l.live && l.ending == nil {
 		l.ending = err
 	}
-	return true
 }
 
 // reportEvery is how often the log tells of failed deliveries, at most.

@@ -95,6 +95,7 @@ func (l *loop) settle(ctx context.Context, items []*item, count interface{ Add(i
 	defer cancel()
 	ids, err := call(asked, items)
 	if l.failed(ctx, err) {
+		l.endOnce(err)
 		l.results = append(l.results, items...)
 		return
 	}

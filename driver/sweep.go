@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/fairclaim/fairclaim/budget"
 	"github.com/fairclaim/fairclaim/watermark"
 )
@@ -100,7 +98,8 @@ type loop struct {
 	live     bool // a live node, that goes on: Run, not Once
 	most     int  // claims, 0: any number
 	shards   []int32
-	lease    time.Duration
+	lease    time.Duration // of the outbox; with maxBatch read again now and then
+	maxBatch int
 	clock    func() int64
 	control  *watermark.Controller
 	dispatch *dispatcher
@@ -180,28 +179,17 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 	}
 	ask, cancel := context.WithTimeout(ctx, c.CallTimeout)
 	defer cancel()
-	rows, err := s.db.Query(ask, `select current_setting('transaction_read_only') = 'on', extract(epoch from s.lease)::float8,
-       s.max_batch, outbox.all_shards()
-from outbox.settings() as s`)
+	outbox, err := s.readSettings(ask)
 	if err != nil {
 		return nil, wrap("read the settings", err)
 	}
-	var readOnly bool
-	var seconds float64
-	var maxBatch int
-	var shards []int32
-	_, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (struct{}, error) {
-		return struct{}{}, row.Scan(&readOnly, &seconds, &maxBatch, &shards)
-	})
-	if err != nil {
-		return nil, wrap("read the settings", err)
-	}
-	if readOnly { // claims begin read write, but what settles them would not be
+	if outbox.readOnly { // claims begin read write, but what settles them would not be
 		return nil, errors.New("the sessions are read only: a standby, or a role with default_transaction_read_only")
 	}
-	if c.Batch > maxBatch {
-		return nil, fmt.Errorf("config.Batch is %d: the outbox gives up to %d (max_batch)", c.Batch, maxBatch)
+	if c.Batch > outbox.maxBatch {
+		return nil, fmt.Errorf("config.Batch is %d: the outbox gives up to %d (max_batch)", c.Batch, outbox.maxBatch)
 	}
+	shards := outbox.shards
 	for _, shard := range c.Shards {
 		if shard < 0 || int(shard) >= len(shards) {
 			return nil, fmt.Errorf("shard %d: the outbox has shards 0 to %d", shard, len(shards)-1)
@@ -212,7 +200,7 @@ from outbox.settings() as s`)
 	}
 	l := &loop{
 		Sweeper: s, log: c.Logger.With("node", c.Node), live: live, most: maxSweeps, shards: shards,
-		lease: time.Duration(seconds * float64(time.Second)), clock: clock, control: control,
+		lease: outbox.lease, maxBatch: outbox.maxBatch, clock: clock, control: control,
 		dispatch: newDispatcher(c.Slots, max(int(float64(c.Slots)*c.Share), 1), c.Queue, c.DeliveryTimeout, clock),
 		routes:   map[string]*queue{}, book: map[Ref]*item{},
 	}
@@ -255,7 +243,7 @@ func (l *loop) room() int {
 	for _, q := range l.routes {
 		room = max(room, q.room())
 	}
-	return min(room, l.config.Batch)
+	return min(room, l.config.Batch, l.maxBatch)
 }
 
 // drained reports whether nothing is stashed and every queue is at most half full.
@@ -284,6 +272,7 @@ func (l *loop) claim(ctx context.Context) {
 	defer cancel()
 	messages, err := Claim(call, l.db, ClaimRequest{Node: l.config.Node, Shards: l.shards, Batch: want, MaxBytes: left})
 	if l.failed(ctx, err) {
+		l.endOnce(err)
 		return
 	}
 	l.stats.sweeps.Add(1)

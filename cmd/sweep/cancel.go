@@ -135,6 +135,9 @@ func (c *cancelCmd) namespace(ctx context.Context, a *app) error {
 			}
 			return some, nil
 		})
+		if done == 0 && err != nil {
+			return err
+		}
 		return errors.Join(err, a.printCount(c.JSON, cancelResult{Cancelled: done}, "cancelled", done))
 	})
 }

@@ -23,17 +23,13 @@ const (
 	cancelGrace    = 5 * time.Second  // for the server to answer a cancel request
 )
 
-// withConn runs do on one connection to a database that has the schema. Nothing is
-// prepared there, so that poolers in transaction mode are no obstacle.
+// withConn runs do on one connection to a database that has the schema.
 func (a *app) withConn(ctx context.Context, do func(conn *pgx.Conn) error) error {
 	pool, err := a.poolConfig("")
 	if err != nil {
 		return err
 	}
 	config := pool.ConnConfig
-	if config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		config.DefaultQueryExecMode = pgx.QueryExecModeExec
-	}
 	// When ctx ends, the server is asked to stop instead of being left working.
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: cancelGrace}
@@ -81,7 +77,13 @@ func (a *app) poolConfig(node string) (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, a.dsnError(err)
 	}
+	// No prepared statement outlives a call, so that poolers in transaction mode are no
+	// obstacle; and what a role has set must not change what is read or written.
+	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
 	params := config.ConnConfig.RuntimeParams
+	params["client_encoding"], params["datestyle"] = "UTF8", "ISO"
 	if params["application_name"] == "" {
 		params["application_name"] = strings.TrimSpace("sweep " + a.command + " " + node)
 	}

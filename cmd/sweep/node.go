@@ -123,14 +123,16 @@ func (f *nodeFlags) newNode(ctx context.Context, a *app, name string, tick time.
 	return n, nil
 }
 
+// echo is how long after the first signal another one counts as the same: timeout(1) and
+// shells send it to the process and to its group.
+const echo = 300 * time.Millisecond
+
 var errSecondSignal = errors.New("stopped by a second signal: deliveries were cut short, their messages are released")
 
 // work runs the sweeper. The first signal drains it, the second ends it at once.
 func (n *node) work(ctx context.Context, a *app, sweep func(context.Context) error) error {
 	defer n.close()
-	if n.toStdout {
-		stdout.CatchBrokenPipe()
-	}
+	stdout.CatchBrokenPipe() // also of the log's: release what is claimed before the end
 	hard, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	// Listening on before main's own listening ends with the first signal.
@@ -140,15 +142,19 @@ func (n *node) work(ctx context.Context, a *app, sweep func(context.Context) err
 	defer close(ended)
 	defer signal.Stop(signals)
 	go func() {
-		for drained := false; ; drained = true {
+		var first time.Time
+		for {
 			select {
 			case s := <-signals:
-				if drained {
+				switch {
+				case first.IsZero():
+					first = time.Now()
+					a.log.Info("stopping; a second signal stops at once", "signal", s.String())
+					n.Drain()
+				case time.Since(first) > echo:
 					cancel(errSecondSignal)
 					return
 				}
-				a.log.Info("stopping; a second signal stops at once", "signal", s.String())
-				n.Drain()
 			case <-ended:
 				return
 			}

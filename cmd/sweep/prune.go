@@ -57,6 +57,9 @@ func (c *pruneCmd) Run(ctx context.Context, a *app) error {
 			}
 			return some, nil
 		})
+		if done == 0 && err != nil {
+			return err
+		}
 		return errors.Join(err, a.printCount(c.JSON, pruneResult{Pruned: done}, "pruned", done))
 	})
 }

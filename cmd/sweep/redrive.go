@@ -192,6 +192,9 @@ func (c *redriveCmd) namespace(ctx context.Context, a *app) error {
 			}
 			return some, nil
 		})
+		if done == 0 && err != nil {
+			return err
+		}
 		return errors.Join(err, a.printCount(c.JSON, redriveResult{Redriven: done}, "redriven", done))
 	})
 }

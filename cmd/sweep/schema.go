@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -58,6 +59,9 @@ func explainError(err error) error {
 	}
 	switch pg.Code {
 	case "42501": // insufficient_privilege
+		if strings.Contains(pg.Message, "for database") {
+			return withHint(err, "Run it as the owner of the database, or have that one: grant create on database ... to this role.")
+		}
 		return withHint(err, "The owner of the schema grants what is missing: select outbox.grant_producer('role') to enqueue, grant_worker to claim, grant_operator for all.")
 	case "3F000", "42883", "42P01", "42703": // no such schema, function, table, column
 		return withHint(err, `The schema is not the one that this sweep is made for: see "sweep migrate version".`)

@@ -60,7 +60,7 @@ func (s status) printNodes(a *app) error {
 	}
 	t := newTable(a.stdout, "NODE", "STATE", "SHARDS", "IN FLIGHT", "LAST CLAIM", "ROWS")
 	for _, n := range s.Nodes {
-		state := "no heartbeat"
+		state := "not running, or run by cron" // claims are all there is of it
 		switch {
 		case n.Live && n.Paused != nil:
 			state = "paused: " + *n.Paused

@@ -1,4 +1,4 @@
--- requires: bad_argument.sql
+-- requires: bad_argument.sql cancel_lock.sql
 create or replace function outbox.cancel(dispatch_keys text[])
 returns table (dispatch_key text, was text)
 language plpgsql security definer
@@ -16,6 +16,7 @@ begin
   if cancel.dispatch_keys is null then
     perform outbox.bad_argument('cancel', 'dispatch_keys', 'is null', 'Give the keys of the messages to cancel.');
   end if;
+  perform outbox.cancel_lock();
   v_ids := array(select m.id from outbox.message as m where m.dispatch_key = any (cancel.dispatch_keys) order by m.id);
   loop
     return query

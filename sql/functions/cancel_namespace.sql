@@ -1,4 +1,4 @@
--- requires: bad_argument.sql check_key.sql
+-- requires: bad_argument.sql check_key.sql cancel_lock.sql
 create or replace function outbox.cancel_namespace(namespace text, max int default null)
 returns bigint
 language plpgsql security definer
@@ -14,6 +14,7 @@ as $$
 declare
   v_now  timestamptz := clock_timestamp();
   v_ids  bigint[];
+  v_last bigint := (select max(m.id) from outbox.message as m); -- what comes after this call stays
   v_done bigint := 0;
   v_some bigint;
 begin
@@ -21,14 +22,15 @@ begin
   if cancel_namespace.max < 1 then
     perform outbox.bad_argument('cancel_namespace', 'max', 'is below 1', 'Give the most messages to cancel, or null for all.');
   end if;
+  perform outbox.cancel_lock();
   loop
-    -- By lane, which is cheap; then locked by id, as cancel() does, so that the two never
-    -- deadlock. What moves in between is met in the next turn.
+    -- By lane, which is cheap; then locked by id. What moves in between is met in the
+    -- next turn.
     v_ids := array(
-      (select p.id from outbox.pending as p where p.namespace = cancel_namespace.namespace
+      (select p.id from outbox.pending as p where p.namespace = cancel_namespace.namespace and p.id <= v_last
        order by p.task_queue, p.shard, p.visible_after, p.id limit cancel_namespace.max - v_done)
       union all
-      (select c.id from outbox.claimed as c where c.namespace = cancel_namespace.namespace
+      (select c.id from outbox.claimed as c where c.namespace = cancel_namespace.namespace and c.id <= v_last
        order by c.shard limit cancel_namespace.max - v_done)
       limit cancel_namespace.max - v_done);
     with p as (

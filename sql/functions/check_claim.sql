@@ -14,7 +14,7 @@ begin
   if check_claim.shards is null then
     perform outbox.bad_argument(check_claim.func, 'shards', 'is null',
       'Give shard numbers, or outbox.all_shards() for all.');
-  elsif array_position(check_claim.shards, null) is not null then
+  elsif exists (select from unnest(check_claim.shards) as s(shard) where s.shard is null) then
     perform outbox.bad_argument(check_claim.func, 'shards', 'has a null element',
       'Give shard numbers, or outbox.all_shards() for all.');
   elsif v_shards[1] < 0 or v_shards[cardinality(v_shards)] >= (check_claim.config).shard_count then

@@ -32,8 +32,7 @@ declare
   v_until   timestamptz; -- the end of the lease
   v_cursor  text;        -- where the walk starts
   v_round   bigint;
-  v_visited int;         -- how far it came
-  v_to      text;
+  v_to      text;        -- how far it came
   v_wrapped boolean;
   v_full    boolean;     -- it came past every namespace
   v_names   text[];      -- the eligible ones, in the walk's order
@@ -83,16 +82,16 @@ begin
   end if;
   v_cursor := coalesce(v_cursor, '');
   v_round := coalesce(v_round, 0);
-  select count(*), (array_agg(w.namespace order by w.ord desc))[1], coalesce(bool_or(w.wrapped), false),
+  select (array_agg(w.namespace order by w.ord desc))[1], coalesce(bool_or(w.wrapped), false),
+         not coalesce(bool_or(w.more), false),
          array_agg(w.namespace order by w.ord) filter (where w.verdict = 'eligible'),
          array_agg(w.round order by w.ord) filter (where w.verdict = 'eligible'),
          array_agg(w.headroom order by w.ord) filter (where w.verdict = 'eligible'),
          array_agg(w.namespace order by w.ord) filter (where w.route_at is not null),
          array_agg(w.route_at order by w.ord) filter (where w.route_at is not null)
-  into v_visited, v_to, v_wrapped, v_names, v_rounds, v_rooms, v_idle, v_idle_at
+  into v_to, v_wrapped, v_full, v_names, v_rounds, v_rooms, v_idle, v_idle_at
   from outbox.claim_walk(claim_fair.node, v_next, cardinality(v_held), claim_fair.batch, v_cursor, v_round, v_now,
                          null, true, v_config) as w;
-  v_full := v_visited < v_config.max_visits and coalesce(cardinality(v_names), 0) < claim_fair.batch;
 
   -- 4. Which rows.
   select p.* into v_pick

@@ -3,7 +3,7 @@ create or replace function outbox.claim_walk(
   node text, next_held int[], held int, batch int, walked_to text, turn bigint, now timestamptz,
   "only" text, for_claim boolean, config outbox.config)
 returns table (ord int, namespace text, wrapped boolean, round bigint, verdict text, quota int, is_strict boolean,
-               claimed int, ceiling int, headroom int, route_at text)
+               claimed int, ceiling int, headroom int, route_at text, more boolean)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off     -- The plans are part of the design: on a table that was
@@ -17,7 +17,10 @@ set plan_cache_mode = force_generic_plan
 as $$
 -- The first half of a claim's plan: whom to serve. Visits namespaces from behind
 -- walked_to on, once around, until batch of them are eligible (more are never
--- needed: the slice is 1 then) or config.max_visits are visited. The verdict on each:
+-- needed: the slice is 1 then), or config.max_visits are visited, or the time is up: the
+-- last row says then that there may be more. The time bounds a walk past namespaces with
+-- nothing due in very many lanes, so that the claim can keep the place it came to. The
+-- verdict on each:
 --
 --   eligible  has due messages on held shards, is not paused, has headroom
 --   paused    stopped, itself or with all
@@ -138,11 +141,11 @@ begin
       end if;
     end if;
     headroom := greatest(ceiling - claimed, 0);
+    v_eligible := v_eligible + (verdict = 'eligible')::int;
+    more := ord = (claim_walk.config).max_visits or v_eligible = claim_walk.batch
+            or clock_timestamp() > claim_walk.now + interval '2 s';
     return next;
-    if verdict = 'eligible' then
-      v_eligible := v_eligible + 1;
-      exit when v_eligible = claim_walk.batch;
-    end if;
+    exit when more;
   end loop;
 end $$;
 comment on function outbox.claim_walk is 'Whom a claim serves: the namespaces it visits, and a verdict on each';

@@ -13,7 +13,7 @@ as $$
 -- the first; id is null for a duplicate, of a message that exists or of one before it
 -- in the same batch. A bad element or a key of another namespace raises, with its
 -- positions, and writes nothing. Rows are written in the order of their keys, so
--- that two batches with the same keys wait for each other and never deadlock.
+-- that two batches with the same keys wait for each other instead of deadlocking.
 declare
   v_now    timestamptz := clock_timestamp();
   v_config outbox.config;
@@ -24,6 +24,8 @@ declare
   v_ids    bigint[] := '{}';
   v_newkeys text[];
   v_newids  bigint[];
+  v_owners  text[] := '{}';
+  v_newowners text[];
 begin
   if enqueue_batch.namespaces is null or enqueue_batch.task_queues is null
      or enqueue_batch.dispatch_keys is null or enqueue_batch.payloads is null then
@@ -97,19 +99,25 @@ begin
              v_now + coalesce(outbox.span(u.delay), '0'), m.bytes
       from m join u on u.dispatch_key = m.dispatch_key
     )
-    select array_agg(m.dispatch_key), array_agg(m.id) into v_newkeys, v_newids from m;
+    select array_agg(m.dispatch_key), array_agg(m.id), array_agg(m.namespace)
+    into v_newkeys, v_newids, v_newowners
+    from m;
     v_keys := v_keys || v_newkeys;
     v_ids := v_ids || v_newids;
+    v_owners := v_owners || v_newowners;
 
-    -- What the insert ran into, in a new statement, as in enqueue. The look-up is a
+    -- What the insert ran into, in a new statement, as in enqueue; not what it wrote, which
+    -- an older snapshot may see beside the pruned one of the same key. The look-up is a
     -- scalar one, by the key's index: a join could read every message there is.
     select array_agg(x.ord order by x.ord) filter (where x.owner <> x.namespace) as foreigners,
            array_agg(x.dispatch_key) filter (where x.owner is null) as pruned
     into v_bad
     from (select u.ord, u.namespace, u.dispatch_key,
-                 (select m.namespace from outbox.message as m where m.dispatch_key = u.dispatch_key) as owner
+                 coalesce(w.owner, (select m.namespace from outbox.message as m
+                                    where w.owner is null and m.dispatch_key = u.dispatch_key)) as owner
           from unnest(enqueue_batch.namespaces, enqueue_batch.dispatch_keys) with ordinality
-               as u(namespace, dispatch_key, ord)) as x;
+               as u(namespace, dispatch_key, ord)
+          left join unnest(v_keys, v_owners) as w(dispatch_key, owner) on w.dispatch_key = u.dispatch_key) as x;
     if v_bad.foreigners is not null then
       raise exception 'outbox.enqueue_batch: dispatch_keys at positions % belong to another namespace',
           array_to_string(v_bad.foreigners[1:20], ', ')

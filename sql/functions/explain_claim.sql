@@ -66,7 +66,7 @@ begin
     ), eligible as materialized (
       select array_agg(w.namespace order by w.ord) as names, array_agg(w.round order by w.ord) as rounds,
              array_agg(w.headroom order by w.ord) as rooms, count(*)::int as active,
-             count(*) < explain_claim.batch and (select count(*) from walk) < v_config.max_visits as is_full
+             not (select coalesce(bool_or(w.more), false) from walk as w) as is_full
       from walk as w where w.verdict = 'eligible'
     ), pick as materialized (
       select e.names[x.i] as namespace, count(*) filter (where x.pass = 1) as pass1,

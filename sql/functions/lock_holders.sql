@@ -9,12 +9,13 @@ as $$
 begin
   return query
   select case when l.objid < 2147483648 then l.objid::bigint::int end, l.pid,
-         format('pid %s (%s)', l.pid, concat_ws(', ', nullif(a.application_name, ''), a.usename))
+         coalesce(format('pid %s', l.pid) || ' (' || concat_ws(', ', nullif(a.application_name, ''), a.usename) || ')',
+                  'a prepared transaction (see pg_prepared_xacts)')
   from pg_locks as l
   left join pg_stat_activity as a on a.pid = l.pid
   where l.locktype = 'advisory' and l.classid = 'outbox.pending'::regclass and l.objsubid = 2 and l.granted
     and l.database = (select d.oid from pg_database as d where d.datname = current_database())
-    and l.pid <> pg_backend_pid()
+    and l.pid is distinct from pg_backend_pid() and l.objid <> 1024
     and (l.objid < 2147483648 or l.objid::bigint = outbox.node_lock(lock_holders.node)::bigint + 4294967296);
 end $$;
 comment on function outbox.lock_holders is 'Other sessions that hold shards, or this node''s lock';

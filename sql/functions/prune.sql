@@ -1,4 +1,4 @@
--- requires: bad_argument.sql span.sql
+-- requires: bad_argument.sql span.sql lock_class.sql node_lock.sql redrive.sql
 create or replace function outbox.prune(older_than interval default null, max int default 1000, failed boolean default false)
 returns int
 language plpgsql security definer
@@ -15,17 +15,23 @@ as $$
 -- call it until that is below max.
 declare
   v_before  timestamptz;
-  v_age     interval := coalesce(prune.older_than, (select c.retention from outbox.config as c));
   v_outcome text;
   v_ids     bigint[];
   v_done    int := 0;
+  v_node    text;
+  v_kept    interval := (select c.retention from outbox.config as c);
 begin
-  if v_age < '0' then
+  if prune.older_than < '0' then
     perform outbox.bad_argument('prune', 'older_than', 'is negative', 'Give an age, as in ''7 days''.');
   elsif coalesce(prune.max, 0) < 1 then
     perform outbox.bad_argument('prune', 'max', 'is null or below 1', 'Give the most messages to delete.');
   end if;
-  v_before := clock_timestamp() - outbox.span(v_age);
+  if (prune.failed or prune.older_than < v_kept)
+     and not has_function_privilege(session_user, 'outbox.redrive(bigint[])', 'execute') then
+    raise exception 'outbox.prune: only operators prune failed messages, or others before their retention of %', v_kept
+      using errcode = 'insufficient_privilege', hint = 'outbox.grant_operator makes an operator.';
+  end if;
+  v_before := clock_timestamp() - outbox.span(coalesce(prune.older_than, v_kept));
   foreach v_outcome in array case when prune.failed then '{done,cancelled,failed}' else '{done,cancelled}' end::text[] loop
     v_ids := array(select s.id from outbox.settled as s
                    where s.outcome = v_outcome and s.settled_at <= v_before
@@ -37,19 +43,27 @@ begin
     v_done := v_done + cardinality(v_ids);
     exit when v_done >= prune.max;
   end loop;
-  -- A node that has no place of its own in a walk goes on at the newest of any: older
-  -- ones are of no use once their node is gone.
-  delete from outbox.route as r where (r.namespace, r.node) in (
-    select o.namespace, o.node from outbox.route as o
-    where o.served_at < clock_timestamp() - interval '1 hour'
-      and (o.served_at < clock_timestamp() - interval '30 days'
-           or exists (select from outbox.route as l where l.namespace = o.namespace and l.served_at > o.served_at))
-    limit prune.max for update skip locked);
-  delete from outbox.walk as w where w.node in (
-    select o.node from outbox.walk as o
-    where o.claimed_at < clock_timestamp() - interval '1 hour'
-      and exists (select from outbox.walk as l where l.claimed_at > o.claimed_at)
-    limit prune.max for update skip locked);
+  -- Nodes that are gone: a new one goes on at the newest walk of any, the others are of no
+  -- use. Only under the node's lock: its claim would have to wait for this transaction.
+  delete from outbox.node as n where n.node in (
+    select o.node from outbox.node as o
+    where o.heartbeat_at < clock_timestamp() - interval '1 day' limit 100 for update skip locked);
+  for v_node in
+    select w.node from outbox.walk as w
+    where w.claimed_at < clock_timestamp() - interval '1 hour'
+      and exists (select from outbox.walk as l where l.claimed_at > w.claimed_at)
+    limit 100
+  loop
+    if pg_try_advisory_xact_lock(outbox.lock_class(), outbox.node_lock(v_node)) then
+      delete from outbox.route as r
+      where r.node = v_node
+        and (r.served_at < clock_timestamp() - interval '30 days'
+             or exists (select from outbox.route as l where l.namespace = r.namespace and l.served_at > r.served_at));
+      if not exists (select from outbox.route as r where r.node = v_node) then
+        delete from outbox.walk as w where w.node = v_node;
+      end if;
+    end if;
+  end loop;
   return v_done;
 end $$;
 comment on function outbox.prune is 'Deletes old settled messages; how many';

@@ -10,6 +10,12 @@ begin
     raise exception 'fairclaim needs a database in UTF8, this one is in %', getdatabaseencoding()
       using errcode = 'OB005', hint = 'Create one with: create database ... encoding ''UTF8'' template template0.';
   end if;
+  if (select n.nspowner from pg_catalog.pg_namespace as n where n.nspname = 'outbox')
+     <> (select r.oid from pg_catalog.pg_roles as r where r.rolname = current_user)
+  then
+    raise exception 'the schema outbox belongs to another role than %, which installs it', current_user
+      using errcode = 'OB005', hint = 'Functions of the outbox run with their owner''s rights: install it as the owner of the schema.';
+  end if;
   if exists (select from pg_catalog.pg_class as c
              where c.relnamespace = 'outbox'::regnamespace
                and c.relkind in ('r', 'p', 'v', 'm', 'f', 'S') and c.relname <> 'schema_migrations')

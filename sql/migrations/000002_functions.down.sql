@@ -31,15 +31,15 @@ drop function outbox.rescue(max int);
 -- dropped: sql/functions/release.sql
 drop function outbox.release(ids bigint[], tokens bigint[]);
 
--- dropped: sql/functions/redrive.sql
-drop function outbox.redrive(namespace text, max int);
-drop function outbox.redrive(ids bigint[]);
-
 -- dropped: sql/functions/quota.sql
 drop function outbox.quota(namespace text);
 
 -- dropped: sql/functions/prune.sql
 drop function outbox.prune(older_than interval, max int, failed boolean);
+
+-- dropped: sql/functions/redrive.sql
+drop function outbox.redrive(namespace text, max int);
+drop function outbox.redrive(ids bigint[]);
 
 -- dropped: sql/functions/pause.sql
 drop function outbox.pause(namespace text, task_queue text, note text);
@@ -123,9 +123,6 @@ drop function outbox.span(duration interval);
 -- dropped: sql/functions/node_lock.sql
 drop function outbox.node_lock(node text);
 
--- dropped: sql/functions/lock_class.sql
-drop function outbox.lock_class();
-
 -- dropped: sql/functions/claim_pick.sql
 drop function outbox.claim_pick(node text, namespaces text[], rounds bigint[], headrooms int[], held int[], next_held int[], batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config, out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[], out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[]);
 
@@ -161,6 +158,12 @@ drop function outbox.check_key(func text, argument text, value text);
 
 -- dropped: sql/functions/cancel.sql
 drop function outbox.cancel(dispatch_keys text[]);
+
+-- dropped: sql/functions/cancel_lock.sql
+drop function outbox.cancel_lock();
+
+-- dropped: sql/functions/lock_class.sql
+drop function outbox.lock_class();
 
 -- dropped: sql/functions/bad_argument.sql
 drop function outbox.bad_argument(func text, argument text, problem text, hint text);

@@ -28,8 +28,39 @@ comment on function outbox.bad_argument is 'Raises OB001: which argument, what i
 revoke all on function outbox.bad_argument from public;
 -- <<< sql/functions/bad_argument.sql
 
+-- >>> sql/functions/lock_class.sql
+create or replace function outbox.lock_class()
+returns int
+language sql stable parallel safe
+-- The class of this outbox's advisory locks: the oid of outbox.pending (an oid is
+-- unsigned, hence the wrap), so that an application's own locks cannot collide.
+-- Keys 0 to 1023 are shards, negative ones are nodes (see node_lock), 1024 is cancel_lock.
+begin atomic
+  select (case when x.oid > 2147483647 then x.oid - 4294967296 else x.oid end)::int
+  from (select 'outbox.pending'::regclass::oid::bigint) as x(oid);
+end;
+comment on function outbox.lock_class is 'The class (first key) of the outbox''s advisory locks';
+revoke all on function outbox.lock_class from public;
+-- <<< sql/functions/lock_class.sql
+
+-- >>> sql/functions/cancel_lock.sql
+-- requires: lock_class.sql
+create or replace function outbox.cancel_lock()
+returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+  -- Cancels wait for each other: each locks two lists of messages, pending and claimed, and
+  -- may have to begin again, so that no order of ids keeps two from a deadlock. The key is
+  -- behind those of shards.
+  select pg_advisory_xact_lock(outbox.lock_class(), 1024);
+$$;
+comment on function outbox.cancel_lock is 'Makes cancels wait for each other';
+revoke all on function outbox.cancel_lock from public;
+-- <<< sql/functions/cancel_lock.sql
+
 -- >>> sql/functions/cancel.sql
--- requires: bad_argument.sql
+-- requires: bad_argument.sql cancel_lock.sql
 create or replace function outbox.cancel(dispatch_keys text[])
 returns table (dispatch_key text, was text)
 language plpgsql security definer
@@ -47,6 +78,7 @@ begin
   if cancel.dispatch_keys is null then
     perform outbox.bad_argument('cancel', 'dispatch_keys', 'is null', 'Give the keys of the messages to cancel.');
   end if;
+  perform outbox.cancel_lock();
   v_ids := array(select m.id from outbox.message as m where m.dispatch_key = any (cancel.dispatch_keys) order by m.id);
   loop
     return query
@@ -99,7 +131,7 @@ revoke all on function outbox.check_key from public;
 -- <<< sql/functions/check_key.sql
 
 -- >>> sql/functions/cancel_namespace.sql
--- requires: bad_argument.sql check_key.sql
+-- requires: bad_argument.sql check_key.sql cancel_lock.sql
 create or replace function outbox.cancel_namespace(namespace text, max int default null)
 returns bigint
 language plpgsql security definer
@@ -115,6 +147,7 @@ as $$
 declare
   v_now  timestamptz := clock_timestamp();
   v_ids  bigint[];
+  v_last bigint := (select max(m.id) from outbox.message as m); -- what comes after this call stays
   v_done bigint := 0;
   v_some bigint;
 begin
@@ -122,14 +155,15 @@ begin
   if cancel_namespace.max < 1 then
     perform outbox.bad_argument('cancel_namespace', 'max', 'is below 1', 'Give the most messages to cancel, or null for all.');
   end if;
+  perform outbox.cancel_lock();
   loop
-    -- By lane, which is cheap; then locked by id, as cancel() does, so that the two never
-    -- deadlock. What moves in between is met in the next turn.
+    -- By lane, which is cheap; then locked by id. What moves in between is met in the
+    -- next turn.
     v_ids := array(
-      (select p.id from outbox.pending as p where p.namespace = cancel_namespace.namespace
+      (select p.id from outbox.pending as p where p.namespace = cancel_namespace.namespace and p.id <= v_last
        order by p.task_queue, p.shard, p.visible_after, p.id limit cancel_namespace.max - v_done)
       union all
-      (select c.id from outbox.claimed as c where c.namespace = cancel_namespace.namespace
+      (select c.id from outbox.claimed as c where c.namespace = cancel_namespace.namespace and c.id <= v_last
        order by c.shard limit cancel_namespace.max - v_done)
       limit cancel_namespace.max - v_done);
     with p as (
@@ -175,7 +209,7 @@ begin
   if check_claim.shards is null then
     perform outbox.bad_argument(check_claim.func, 'shards', 'is null',
       'Give shard numbers, or outbox.all_shards() for all.');
-  elsif array_position(check_claim.shards, null) is not null then
+  elsif exists (select from unnest(check_claim.shards) as s(shard) where s.shard is null) then
     perform outbox.bad_argument(check_claim.func, 'shards', 'has a null element',
       'Give shard numbers, or outbox.all_shards() for all.');
   elsif v_shards[1] < 0 or v_shards[cardinality(v_shards)] >= (check_claim.config).shard_count then
@@ -373,7 +407,7 @@ create or replace function outbox.claim_walk(
   node text, next_held int[], held int, batch int, walked_to text, turn bigint, now timestamptz,
   "only" text, for_claim boolean, config outbox.config)
 returns table (ord int, namespace text, wrapped boolean, round bigint, verdict text, quota int, is_strict boolean,
-               claimed int, ceiling int, headroom int, route_at text)
+               claimed int, ceiling int, headroom int, route_at text, more boolean)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off     -- The plans are part of the design: on a table that was
@@ -387,7 +421,10 @@ set plan_cache_mode = force_generic_plan
 as $$
 -- The first half of a claim's plan: whom to serve. Visits namespaces from behind
 -- walked_to on, once around, until batch of them are eligible (more are never
--- needed: the slice is 1 then) or config.max_visits are visited. The verdict on each:
+-- needed: the slice is 1 then), or config.max_visits are visited, or the time is up: the
+-- last row says then that there may be more. The time bounds a walk past namespaces with
+-- nothing due in very many lanes, so that the claim can keep the place it came to. The
+-- verdict on each:
 --
 --   eligible  has due messages on held shards, is not paused, has headroom
 --   paused    stopped, itself or with all
@@ -508,11 +545,11 @@ begin
       end if;
     end if;
     headroom := greatest(ceiling - claimed, 0);
+    v_eligible := v_eligible + (verdict = 'eligible')::int;
+    more := ord = (claim_walk.config).max_visits or v_eligible = claim_walk.batch
+            or clock_timestamp() > claim_walk.now + interval '2 s';
     return next;
-    if verdict = 'eligible' then
-      v_eligible := v_eligible + 1;
-      exit when v_eligible = claim_walk.batch;
-    end if;
+    exit when more;
   end loop;
 end $$;
 comment on function outbox.claim_walk is 'Whom a claim serves: the namespaces it visits, and a verdict on each';
@@ -786,21 +823,6 @@ comment on function outbox.claim_pick is 'Which rows a claim takes from eligible
 revoke all on function outbox.claim_pick from public;
 -- <<< sql/functions/claim_pick.sql
 
--- >>> sql/functions/lock_class.sql
-create or replace function outbox.lock_class()
-returns int
-language sql stable parallel safe
--- The class of this outbox's advisory locks: the oid of outbox.pending (an oid is
--- unsigned, hence the wrap), so that an application's own locks cannot collide.
--- Keys 0 to 1023 are shards, negative ones are nodes (see node_lock).
-begin atomic
-  select (case when x.oid > 2147483647 then x.oid - 4294967296 else x.oid end)::int
-  from (select 'outbox.pending'::regclass::oid::bigint) as x(oid);
-end;
-comment on function outbox.lock_class is 'The class (first key) of the outbox''s advisory locks';
-revoke all on function outbox.lock_class from public;
--- <<< sql/functions/lock_class.sql
-
 -- >>> sql/functions/node_lock.sql
 create or replace function outbox.node_lock(node text)
 returns int
@@ -862,8 +884,7 @@ declare
   v_until   timestamptz; -- the end of the lease
   v_cursor  text;        -- where the walk starts
   v_round   bigint;
-  v_visited int;         -- how far it came
-  v_to      text;
+  v_to      text;        -- how far it came
   v_wrapped boolean;
   v_full    boolean;     -- it came past every namespace
   v_names   text[];      -- the eligible ones, in the walk's order
@@ -913,16 +934,16 @@ begin
   end if;
   v_cursor := coalesce(v_cursor, '');
   v_round := coalesce(v_round, 0);
-  select count(*), (array_agg(w.namespace order by w.ord desc))[1], coalesce(bool_or(w.wrapped), false),
+  select (array_agg(w.namespace order by w.ord desc))[1], coalesce(bool_or(w.wrapped), false),
+         not coalesce(bool_or(w.more), false),
          array_agg(w.namespace order by w.ord) filter (where w.verdict = 'eligible'),
          array_agg(w.round order by w.ord) filter (where w.verdict = 'eligible'),
          array_agg(w.headroom order by w.ord) filter (where w.verdict = 'eligible'),
          array_agg(w.namespace order by w.ord) filter (where w.route_at is not null),
          array_agg(w.route_at order by w.ord) filter (where w.route_at is not null)
-  into v_visited, v_to, v_wrapped, v_names, v_rounds, v_rooms, v_idle, v_idle_at
+  into v_to, v_wrapped, v_full, v_names, v_rounds, v_rooms, v_idle, v_idle_at
   from outbox.claim_walk(claim_fair.node, v_next, cardinality(v_held), claim_fair.batch, v_cursor, v_round, v_now,
                          null, true, v_config) as w;
-  v_full := v_visited < v_config.max_visits and coalesce(cardinality(v_names), 0) < claim_fair.batch;
 
   -- 4. Which rows.
   select p.* into v_pick
@@ -1286,7 +1307,7 @@ as $$
 -- the first; id is null for a duplicate, of a message that exists or of one before it
 -- in the same batch. A bad element or a key of another namespace raises, with its
 -- positions, and writes nothing. Rows are written in the order of their keys, so
--- that two batches with the same keys wait for each other and never deadlock.
+-- that two batches with the same keys wait for each other instead of deadlocking.
 declare
   v_now    timestamptz := clock_timestamp();
   v_config outbox.config;
@@ -1297,6 +1318,8 @@ declare
   v_ids    bigint[] := '{}';
   v_newkeys text[];
   v_newids  bigint[];
+  v_owners  text[] := '{}';
+  v_newowners text[];
 begin
   if enqueue_batch.namespaces is null or enqueue_batch.task_queues is null
      or enqueue_batch.dispatch_keys is null or enqueue_batch.payloads is null then
@@ -1370,19 +1393,25 @@ begin
              v_now + coalesce(outbox.span(u.delay), '0'), m.bytes
       from m join u on u.dispatch_key = m.dispatch_key
     )
-    select array_agg(m.dispatch_key), array_agg(m.id) into v_newkeys, v_newids from m;
+    select array_agg(m.dispatch_key), array_agg(m.id), array_agg(m.namespace)
+    into v_newkeys, v_newids, v_newowners
+    from m;
     v_keys := v_keys || v_newkeys;
     v_ids := v_ids || v_newids;
+    v_owners := v_owners || v_newowners;
 
-    -- What the insert ran into, in a new statement, as in enqueue. The look-up is a
+    -- What the insert ran into, in a new statement, as in enqueue; not what it wrote, which
+    -- an older snapshot may see beside the pruned one of the same key. The look-up is a
     -- scalar one, by the key's index: a join could read every message there is.
     select array_agg(x.ord order by x.ord) filter (where x.owner <> x.namespace) as foreigners,
            array_agg(x.dispatch_key) filter (where x.owner is null) as pruned
     into v_bad
     from (select u.ord, u.namespace, u.dispatch_key,
-                 (select m.namespace from outbox.message as m where m.dispatch_key = u.dispatch_key) as owner
+                 coalesce(w.owner, (select m.namespace from outbox.message as m
+                                    where w.owner is null and m.dispatch_key = u.dispatch_key)) as owner
           from unnest(enqueue_batch.namespaces, enqueue_batch.dispatch_keys) with ordinality
-               as u(namespace, dispatch_key, ord)) as x;
+               as u(namespace, dispatch_key, ord)
+          left join unnest(v_keys, v_owners) as w(dispatch_key, owner) on w.dispatch_key = u.dispatch_key) as x;
     if v_bad.foreigners is not null then
       raise exception 'outbox.enqueue_batch: dispatch_keys at positions % belong to another namespace',
           array_to_string(v_bad.foreigners[1:20], ', ')
@@ -1548,12 +1577,13 @@ as $$
 begin
   return query
   select case when l.objid < 2147483648 then l.objid::bigint::int end, l.pid,
-         format('pid %s (%s)', l.pid, concat_ws(', ', nullif(a.application_name, ''), a.usename))
+         coalesce(format('pid %s', l.pid) || ' (' || concat_ws(', ', nullif(a.application_name, ''), a.usename) || ')',
+                  'a prepared transaction (see pg_prepared_xacts)')
   from pg_locks as l
   left join pg_stat_activity as a on a.pid = l.pid
   where l.locktype = 'advisory' and l.classid = 'outbox.pending'::regclass and l.objsubid = 2 and l.granted
     and l.database = (select d.oid from pg_database as d where d.datname = current_database())
-    and l.pid <> pg_backend_pid()
+    and l.pid is distinct from pg_backend_pid() and l.objid <> 1024
     and (l.objid < 2147483648 or l.objid::bigint = outbox.node_lock(lock_holders.node)::bigint + 4294967296);
 end $$;
 comment on function outbox.lock_holders is 'Other sessions that hold shards, or this node''s lock';
@@ -1629,7 +1659,7 @@ begin
     ), eligible as materialized (
       select array_agg(w.namespace order by w.ord) as names, array_agg(w.round order by w.ord) as rounds,
              array_agg(w.headroom order by w.ord) as rooms, count(*)::int as active,
-             count(*) < explain_claim.batch and (select count(*) from walk) < v_config.max_visits as is_full
+             not (select coalesce(bool_or(w.more), false) from walk as w) as is_full
       from walk as w where w.verdict = 'eligible'
     ), pick as materialized (
       select e.names[x.i] as namespace, count(*) filter (where x.pass = 1) as pass1,
@@ -1884,85 +1914,6 @@ comment on function outbox.pause is 'Holds a namespace, a route of it, a route o
 revoke all on function outbox.pause from public;
 -- <<< sql/functions/pause.sql
 
--- >>> sql/functions/prune.sql
--- requires: bad_argument.sql span.sql
-create or replace function outbox.prune(older_than interval default null, max int default 1000, failed boolean default false)
-returns int
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
-as $$
--- Deletes up to max messages that were done or cancelled (and failed, when asked) longer
--- ago than older_than (null: config.retention), with payloads and failures, and the
--- walks of nodes that are gone. Their dispatch keys are free again. Returns how many;
--- call it until that is below max.
-declare
-  v_before  timestamptz;
-  v_age     interval := coalesce(prune.older_than, (select c.retention from outbox.config as c));
-  v_outcome text;
-  v_ids     bigint[];
-  v_done    int := 0;
-begin
-  if v_age < '0' then
-    perform outbox.bad_argument('prune', 'older_than', 'is negative', 'Give an age, as in ''7 days''.');
-  elsif coalesce(prune.max, 0) < 1 then
-    perform outbox.bad_argument('prune', 'max', 'is null or below 1', 'Give the most messages to delete.');
-  end if;
-  v_before := clock_timestamp() - outbox.span(v_age);
-  foreach v_outcome in array case when prune.failed then '{done,cancelled,failed}' else '{done,cancelled}' end::text[] loop
-    v_ids := array(select s.id from outbox.settled as s
-                   where s.outcome = v_outcome and s.settled_at <= v_before
-                   order by s.settled_at limit prune.max - v_done
-                   for update skip locked);
-    delete from outbox.failure as f where f.id = any (v_ids);
-    delete from outbox.message as m where m.id = any (v_ids);
-    delete from outbox.settled as s where s.id = any (v_ids);
-    v_done := v_done + cardinality(v_ids);
-    exit when v_done >= prune.max;
-  end loop;
-  -- A node that has no place of its own in a walk goes on at the newest of any: older
-  -- ones are of no use once their node is gone.
-  delete from outbox.route as r where (r.namespace, r.node) in (
-    select o.namespace, o.node from outbox.route as o
-    where o.served_at < clock_timestamp() - interval '1 hour'
-      and (o.served_at < clock_timestamp() - interval '30 days'
-           or exists (select from outbox.route as l where l.namespace = o.namespace and l.served_at > o.served_at))
-    limit prune.max for update skip locked);
-  delete from outbox.walk as w where w.node in (
-    select o.node from outbox.walk as o
-    where o.claimed_at < clock_timestamp() - interval '1 hour'
-      and exists (select from outbox.walk as l where l.claimed_at > o.claimed_at)
-    limit prune.max for update skip locked);
-  return v_done;
-end $$;
-comment on function outbox.prune is 'Deletes old settled messages; how many';
-revoke all on function outbox.prune from public;
--- <<< sql/functions/prune.sql
-
--- >>> sql/functions/quota.sql
--- requires: check_key.sql
-create or replace function outbox.quota(namespace text)
-returns table (quota int, strict boolean, claimed bigint)
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
-as $$
--- The quota in force for a namespace, its own or the default, and how much of it is used.
-begin
-  perform outbox.check_key('quota', 'namespace', quota.namespace);
-  return query
-  select coalesce(n.quota, g.default_quota), coalesce(n.strict, false),
-         (select count(*) from outbox.claimed as c where c.namespace = quota.namespace)
-  from outbox.config as g
-  left join outbox.namespace as n on n.namespace = quota.namespace;
-end $$;
-comment on function outbox.quota is 'The quota in force for a namespace, and how much of it is used';
-revoke all on function outbox.quota from public;
--- <<< sql/functions/quota.sql
-
 -- >>> sql/functions/redrive.sql
 -- requires: bad_argument.sql check_key.sql
 create or replace function outbox.redrive(ids bigint[])
@@ -2025,6 +1976,99 @@ end $$;
 comment on function outbox.redrive(text, int) is 'Brings a namespace''s failed messages back to pending; how many';
 revoke all on function outbox.redrive(text, int) from public;
 -- <<< sql/functions/redrive.sql
+
+-- >>> sql/functions/prune.sql
+-- requires: bad_argument.sql span.sql lock_class.sql node_lock.sql redrive.sql
+create or replace function outbox.prune(older_than interval default null, max int default 1000, failed boolean default false)
+returns int
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Deletes up to max messages that were done or cancelled (and failed, when asked) longer
+-- ago than older_than (null: config.retention), with payloads and failures, and the
+-- walks of nodes that are gone. Their dispatch keys are free again. Returns how many;
+-- call it until that is below max.
+declare
+  v_before  timestamptz;
+  v_outcome text;
+  v_ids     bigint[];
+  v_done    int := 0;
+  v_node    text;
+  v_kept    interval := (select c.retention from outbox.config as c);
+begin
+  if prune.older_than < '0' then
+    perform outbox.bad_argument('prune', 'older_than', 'is negative', 'Give an age, as in ''7 days''.');
+  elsif coalesce(prune.max, 0) < 1 then
+    perform outbox.bad_argument('prune', 'max', 'is null or below 1', 'Give the most messages to delete.');
+  end if;
+  if (prune.failed or prune.older_than < v_kept)
+     and not has_function_privilege(session_user, 'outbox.redrive(bigint[])', 'execute') then
+    raise exception 'outbox.prune: only operators prune failed messages, or others before their retention of %', v_kept
+      using errcode = 'insufficient_privilege', hint = 'outbox.grant_operator makes an operator.';
+  end if;
+  v_before := clock_timestamp() - outbox.span(coalesce(prune.older_than, v_kept));
+  foreach v_outcome in array case when prune.failed then '{done,cancelled,failed}' else '{done,cancelled}' end::text[] loop
+    v_ids := array(select s.id from outbox.settled as s
+                   where s.outcome = v_outcome and s.settled_at <= v_before
+                   order by s.settled_at limit prune.max - v_done
+                   for update skip locked);
+    delete from outbox.failure as f where f.id = any (v_ids);
+    delete from outbox.message as m where m.id = any (v_ids);
+    delete from outbox.settled as s where s.id = any (v_ids);
+    v_done := v_done + cardinality(v_ids);
+    exit when v_done >= prune.max;
+  end loop;
+  -- Nodes that are gone: a new one goes on at the newest walk of any, the others are of no
+  -- use. Only under the node's lock: its claim would have to wait for this transaction.
+  delete from outbox.node as n where n.node in (
+    select o.node from outbox.node as o
+    where o.heartbeat_at < clock_timestamp() - interval '1 day' limit 100 for update skip locked);
+  for v_node in
+    select w.node from outbox.walk as w
+    where w.claimed_at < clock_timestamp() - interval '1 hour'
+      and exists (select from outbox.walk as l where l.claimed_at > w.claimed_at)
+    limit 100
+  loop
+    if pg_try_advisory_xact_lock(outbox.lock_class(), outbox.node_lock(v_node)) then
+      delete from outbox.route as r
+      where r.node = v_node
+        and (r.served_at < clock_timestamp() - interval '30 days'
+             or exists (select from outbox.route as l where l.namespace = r.namespace and l.served_at > r.served_at));
+      if not exists (select from outbox.route as r where r.node = v_node) then
+        delete from outbox.walk as w where w.node = v_node;
+      end if;
+    end if;
+  end loop;
+  return v_done;
+end $$;
+comment on function outbox.prune is 'Deletes old settled messages; how many';
+revoke all on function outbox.prune from public;
+-- <<< sql/functions/prune.sql
+
+-- >>> sql/functions/quota.sql
+-- requires: check_key.sql
+create or replace function outbox.quota(namespace text)
+returns table (quota int, strict boolean, claimed bigint)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- The quota in force for a namespace, its own or the default, and how much of it is used.
+begin
+  perform outbox.check_key('quota', 'namespace', quota.namespace);
+  return query
+  select coalesce(n.quota, g.default_quota), coalesce(n.strict, false),
+         (select count(*) from outbox.claimed as c where c.namespace = quota.namespace)
+  from outbox.config as g
+  left join outbox.namespace as n on n.namespace = quota.namespace;
+end $$;
+comment on function outbox.quota is 'The quota in force for a namespace, and how much of it is used';
+revoke all on function outbox.quota from public;
+-- <<< sql/functions/quota.sql
 
 -- >>> sql/functions/release.sql
 -- requires: check_settle.sql lock_claimed.sql
@@ -2137,7 +2181,7 @@ revoke all on function outbox.retry from public;
 -- <<< sql/functions/retry.sql
 
 -- >>> sql/functions/set_quota.sql
--- requires: bad_argument.sql check_key.sql
+-- requires: bad_argument.sql check_key.sql lock_class.sql
 create or replace function outbox.set_quota(namespace text, quota int, strict boolean default null)
 returns void
 language plpgsql security definer
@@ -2146,11 +2190,17 @@ as $$
 -- Sets how many messages of a namespace may be claimed at a time, cluster-wide, from the
 -- next claim on; 0 holds everything. A null leaves that value as it is; clear_quota()
 -- goes back to the default. strict: never above the quota, whoever claims; claims of
--- the namespace then exclude each other.
+-- the namespace then exclude each other. Marking one strict waits for the claims under
+-- way, which do not know of it, and keeps new ones off until this transaction ends.
 begin
   perform outbox.check_key('set_quota', 'namespace', set_quota.namespace);
   if set_quota.quota < 0 then
     perform outbox.bad_argument('set_quota', 'quota', format('is %s', set_quota.quota), 'Give 0 or more.');
+  end if;
+  if set_quota.strict then
+    perform set_config('idle_in_transaction_session_timeout', '10s', true);
+    perform pg_advisory_xact_lock(outbox.lock_class(), s.shard)
+    from generate_series(0, (select c.shard_count - 1 from outbox.config as c)) as s(shard);
   end if;
   insert into outbox.namespace as n (namespace, quota, strict)
   values (set_quota.namespace, set_quota.quota, coalesce(set_quota.strict, false))

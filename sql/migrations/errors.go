@@ -13,6 +13,11 @@ var (
 	// migrations. Nothing was changed.
 	ErrForeignSchema = errors.New("the schema outbox is not fairclaim's")
 
+	// ErrForeignOwner: the schema belongs to another role than the one that migrates.
+	// Functions run with their owner's rights, so nobody may install into a schema that
+	// somebody else can change. Nothing was changed.
+	ErrForeignOwner = errors.New("the schema outbox belongs to another role")
+
 	// ErrNewerSchema: the database holds migrations that this program does not
 	// know. Nothing was changed.
 	ErrNewerSchema = errors.New("the schema is newer than this program")

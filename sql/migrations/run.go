@@ -164,6 +164,9 @@ func runSession(ctx context.Context, dsn string, opts Options, plan planner, dir
 	if err != nil {
 		return Result{}, err
 	}
+	if st.schema && st.owner != st.role {
+		return Result{}, fmt.Errorf("%w: %q, not %q: connect as that role", ErrForeignOwner, st.owner, st.role)
+	}
 	result := Result{From: uint(max(here.version, 0)), To: uint(max(here.version, 0))}
 	at, _ := position(all, here.version)
 	todo, err := plan(all, at)

@@ -16,6 +16,8 @@ const none = -1
 // state is what a database says of the schema.
 type state struct {
 	schema    bool
+	owner     string // of the schema
+	role      string // that asks
 	strangers []string // what else stands in the schema; only read when there is no ledger
 
 	hasLedger bool
@@ -45,8 +47,9 @@ func (st *state) read(ctx context.Context, tx pgx.Tx) error {
 		from pg_catalog.pg_class as c join pg_catalog.pg_attribute as a on a.attrelid = c.oid
 		where c.relnamespace = n.oid and c.relname = $%d and c.relkind = 'r' and a.attnum > 0 and not a.attisdropped)`
 	var ledger, table *string
-	err := tx.QueryRow(ctx, fmt.Sprintf(`select `+columns+`, `+columns+` from pg_catalog.pg_namespace as n where n.nspname = $3`, 1, 2),
-		ledgerTable, versionTable, schemaName).Scan(&ledger, &table)
+	err := tx.QueryRow(ctx, fmt.Sprintf(`select `+columns+`, `+columns+`, pg_catalog.pg_get_userbyid(n.nspowner), current_user
+		from pg_catalog.pg_namespace as n where n.nspname = $3`, 1, 2),
+		ledgerTable, versionTable, schemaName).Scan(&ledger, &table, &st.owner, &st.role)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
