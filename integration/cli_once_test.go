@@ -63,7 +63,7 @@ func TestCLIOnceWebhooks(t *testing.T) {
 	if again := sweep(t, db.DSN, "once", "--sink", "stdout"); again != "" {
 		t.Errorf("a second run delivered: %s", again)
 	}
-	if s := sweep(t, db.DSN, "status"); !strings.Contains(s, "No namespace has messages") || !strings.Contains(s, "once  no heartbeat") {
+	if s := sweep(t, db.DSN, "status"); !strings.Contains(s, "No namespace has messages") || !strings.Contains(s, "once  not running, or run by cron") {
 		t.Errorf("status:\n%s", s)
 	}
 }
