@@ -76,9 +76,9 @@ func TestDrainFinishes(t *testing.T) {
 	sink := newHanging()
 	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.Slots, c.Share = 3, 1 }))
 	eventually(t, "all is claimed", func() bool { return n.Stats().InFlight == 30 && len(sink.begun) == 3 })
-	put(t, db.Pool, "ns", "q", "late")
 	n.Drain()
 	await(t, db.Pool, "select coalesce(paused, '') = 'draining' from outbox.node where node = 'n1'")
+	put(t, db.Pool, "ns", "q", "late")
 	close(sink.let)
 	if s := n.drained(t); s.Done != 30 || s.Claimed != 30 {
 		t.Errorf("drained with %+v, want 30 done", s)
