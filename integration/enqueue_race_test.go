@@ -125,3 +125,20 @@ func TestEnqueueBatchOrder(t *testing.T) {
 		t.Errorf("the second wrote %v, %v, want 497", got.value, got.err)
 	}
 }
+
+// TestEnqueueBatchOldSnapshot: under repeatable read, a key that was pruned meanwhile is in
+// the snapshot still, beside the message that the batch has written.
+func TestEnqueueBatchOldSnapshot(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	conn, other := db.Connect(t), db.Connect(t)
+	put(t, other, "n", "q", "k")
+	run(t, other, "select outbox.cancel('{k}')")
+	tx := beginAt(t, conn, pgx.RepeatableRead)
+	run(t, tx, "select count(*) from outbox.message")
+	run(t, other, "select outbox.prune('0')")
+	if ids := list[*int64](t, tx, "select id from outbox.enqueue_batch('{n,n}', '{q,q}', '{k,k}', '{x,x}') order by ord"); len(ids) != 2 || ids[0] == nil || ids[1] != nil {
+		t.Errorf("%v, want an id and a duplicate", ids)
+	}
+	commit(t, tx)
+}

@@ -262,3 +262,19 @@ func TestCompleteInTheConsumersTransaction(t *testing.T) {
 		t.Errorf("effects happened %s keys, want 60 of 60", got)
 	}
 }
+
+// A node follows the lease as it is changed: claims made under the old one keep being ours.
+func TestLeaseIsReadAgain(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	put(t, db.Pool, "ns", "q", "k")
+	sink := newHanging()
+	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.HeartbeatEvery = 20 * time.Millisecond }))
+	eventually(t, "the delivery has begun", func() bool { return len(sink.begun) == 1 })
+	run(t, db.Pool, `select outbox.configure('{"lease": "20 s"}')`)
+	await(t, db.Pool, "select lease_until < clock_timestamp() + interval '21 s' from outbox.claimed")
+	close(sink.let)
+	if s := n.drained(t); s.Done != 1 || s.Lost != 0 {
+		t.Errorf("%+v, want 1 done", s)
+	}
+}

@@ -16,8 +16,8 @@ const none = -1
 // state is what a database says of the schema.
 type state struct {
 	schema    bool
-	owner     string // of the schema
-	role      string // that asks
+	owner     string   // of the schema
+	role      string   // that asks
 	strangers []string // what else stands in the schema; only read when there is no ledger
 
 	hasLedger bool

@@ -1,0 +1,61 @@
+package integration
+
+import (
+	"testing"
+
+	"github.com/fairclaim/fairclaim/integration/pgtest"
+)
+
+// INV-11: a prune that is left open makes no claim wait: that of a node whose walk it
+// deletes is empty.
+func TestPruneMakesNoClaimWait(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	conn, pruner := db.Connect(t), db.Connect(t)
+	for _, node := range []string{"old", "new"} {
+		put(t, conn, "n", "q", node)
+		claimOne(t, conn, node)
+	}
+	run(t, conn, "update outbox.walk set claimed_at = claimed_at - interval '2 h' where node = 'old'")
+	put(t, conn, "n", "q", "k")
+	tx := begin(t, pruner)
+	run(t, tx, "select outbox.prune()")
+	run(t, conn, "set lock_timeout = '1ms'")
+	if got := claim(t, conn, "old", 10); len(got) != 0 {
+		t.Errorf("claimed %d", len(got))
+	}
+	if got := claim(t, conn, "new", 10); len(got) != 1 {
+		t.Errorf("another node claimed %d, want 1", len(got))
+	}
+	commit(t, tx)
+	if n := one[int](t, conn, "select count(*) from outbox.walk where node = 'old'"); n != 0 {
+		t.Error("the walk of the node that is gone still stands")
+	}
+}
+
+// TestPruneDeadNodes: nodes that never left do not pile up.
+func TestPruneDeadNodes(t *testing.T) {
+	t.Parallel()
+	conn := pg.New(t).Connect(t)
+	run(t, conn, "select outbox.heartbeat(n, '{}') from unnest('{dead,silent,live}'::text[]) as n")
+	run(t, conn, "update outbox.node set heartbeat_at = heartbeat_at - case node when 'dead' then interval '2 days' when 'silent' then '1 h' else '0' end")
+	run(t, conn, "select outbox.prune()")
+	if got := list[string](t, conn, "select node from outbox.node order by node"); len(got) != 2 || got[0] != "live" || got[1] != "silent" {
+		t.Errorf("left are %q", got)
+	}
+}
+
+// TestPruneByWorkers: a worker prunes what has outlived its retention, and no dead letter.
+func TestPruneByWorkers(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	worker := db.Role(t)
+	run(t, db.Pool, "select outbox.grant_worker($1)", worker.Name)
+	conn := db.Connect(t, pgtest.As(worker))
+	run(t, conn, "select outbox.prune(null, 10)")
+	run(t, conn, "select outbox.prune('30 days', 10)")
+	for _, call := range []string{"prune(null, 10, true)", "prune('0', 10)"} {
+		_, err := conn.Exec(t.Context(), "select outbox."+call)
+		wantError(t, err, "42501", "only operators")
+	}
+}
