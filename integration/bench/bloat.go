@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -76,6 +77,9 @@ func bloat(ctx context.Context, l *lab) error {
 // bloatBatch is how many messages are claimed at once: a cycle is one message's.
 const bloatBatch = 100
 
+// nearly is how many times longer a claim may take to count as being fast again.
+const nearly = 1.5
+
 // bloated is a contender and how it fares.
 type bloated struct {
 	*claimer
@@ -85,7 +89,7 @@ type bloated struct {
 // measureAll reports the claims since the last call; without any, it makes some first.
 func (l *lab) measureAll(ctx context.Context, ways []*bloated, name string, sizes bool) error {
 	if len(ways[0].took) == 0 {
-		if _, err := l.takeTurns(ctx, bloatBatch, ways[0].claimer, ways[1].claimer); err != nil {
+		if _, err := l.takeTurns(ctx, l.size.rounds, bloatBatch, ways[0].claimer, ways[1].claimer); err != nil {
 			return err
 		}
 	}
@@ -135,9 +139,27 @@ func (l *lab) reportDead(ctx context.Context, w *bloated, name string) error {
 	return err
 }
 
-// recover reports how claims fare after the open transaction has ended: at once, and
-// after a vacuum.
+// recover reports how claims fare after the open transaction has ended: how many it takes
+// until one is nearly as fast as at first, and after a vacuum.
 func (l *lab) recover(ctx context.Context, ways []*bloated) error {
+	for _, w := range ways {
+		w.took = nil
+	}
+	turn := func(w *bloated) func(context.Context) error {
+		return func(ctx context.Context) error { return w.turn(ctx, bloatBatch) }
+	}
+	if err := interleave(ctx, l.size.rounds, turn(ways[0]), turn(ways[1])); err != nil {
+		return err
+	}
+	for _, w := range ways {
+		f := figure{Experiment: "bloat", Case: fmt.Sprintf("claims until one takes at most %v x as long as at first", nearly), Contender: w.node, Unit: "claims"}
+		n := 1 + slices.IndexFunc(w.took, func(ms float64) bool { return ms <= nearly*w.first })
+		if n == 0 {
+			n, f.Over = len(w.took), overBoth
+		}
+		f.summary = summarize([]float64{float64(n)})
+		l.report.add(f)
+	}
 	if err := l.measureAll(ctx, ways, "right after the open transaction ended", false); err != nil {
 		return err
 	}

@@ -97,7 +97,7 @@ func (c *claimer) settle(ctx context.Context, keep int) error {
 
 // takeTurns lets the claimers claim in turn and returns what each took, in ms. Nothing
 // stays claimed.
-func (l *lab) takeTurns(ctx context.Context, batch int, claimers ...*claimer) ([]summary, error) {
+func (l *lab) takeTurns(ctx context.Context, rounds, batch int, claimers ...*claimer) ([]summary, error) {
 	var steps []func(context.Context) error
 	for _, c := range claimers {
 		steps = append(steps, func(ctx context.Context) error { return c.turn(ctx, batch) })
@@ -108,7 +108,7 @@ func (l *lab) takeTurns(ctx context.Context, batch int, claimers ...*claimer) ([
 	for _, c := range claimers {
 		c.took, c.brought = nil, nil
 	}
-	if err := interleave(ctx, l.size.rounds, steps...); err != nil {
+	if err := interleave(ctx, rounds, steps...); err != nil {
 		return nil, err
 	}
 	var sums []summary

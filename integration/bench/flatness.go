@@ -285,7 +285,11 @@ func (l *lab) flat(ctx context.Context, db, reference *database, c flatCase) (fi
 		claimers = append(claimers, cl)
 	}
 	claimers[0].some = c.some
-	sums, err := l.takeTurns(ctx, c.batch, claimers...)
+	rounds := l.size.rounds
+	if c.batch > 100 { // these take longest, and there are many cases
+		rounds /= 2
+	}
+	sums, err := l.takeTurns(ctx, rounds, c.batch, claimers...)
 	if err != nil {
 		return figure{}, fmt.Errorf("%s: %w", c.name, err)
 	}

@@ -67,7 +67,7 @@ func (l *lab) beside(ctx context.Context, db *database, batch int) ([]summary, e
 		return nil, err
 	}
 	defer b.close()
-	return l.takeTurns(ctx, batch, f, b)
+	return l.takeTurns(ctx, l.size.rounds, batch, f, b)
 }
 
 // settleDown ends what a load leaves to be done later.
