@@ -38,6 +38,7 @@ declare
   v_names   text[];      -- the eligible ones, in the walk's order
   v_rounds  bigint[];
   v_rooms   int[];
+  v_soles   text[];      -- the route of those that have one only
   v_idle    text[];      -- idle ones with more routes than one claim looks at,
   v_idle_at text[];      --   and the last it looked at
   v_pick    record;      -- the rows, in the order of service
@@ -87,16 +88,17 @@ begin
          array_agg(w.namespace order by w.ord) filter (where w.verdict = 'eligible'),
          array_agg(w.round order by w.ord) filter (where w.verdict = 'eligible'),
          array_agg(w.headroom order by w.ord) filter (where w.verdict = 'eligible'),
+         array_agg(w.sole_route order by w.ord) filter (where w.verdict = 'eligible'),
          array_agg(w.namespace order by w.ord) filter (where w.route_at is not null),
          array_agg(w.route_at order by w.ord) filter (where w.route_at is not null)
-  into v_to, v_wrapped, v_full, v_names, v_rounds, v_rooms, v_idle, v_idle_at
+  into v_to, v_wrapped, v_full, v_names, v_rounds, v_rooms, v_soles, v_idle, v_idle_at
   from outbox.claim_walk(claim_fair.node, v_next, cardinality(v_held), claim_fair.batch, v_cursor, v_round, v_now,
                          null, true, v_config) as w;
 
   -- 4. Which rows.
   select p.* into v_pick
-  from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_held, v_next, claim_fair.batch,
-                         claim_fair.max_bytes, case when v_full then v_rounds[1] end, v_now, true, v_config) as p
+  from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_soles, v_held, v_next,
+                         claim_fair.batch, claim_fair.max_bytes, case when v_full then v_rounds[1] end, v_now, true, v_config) as p
   where v_names is not null;
 
   -- 5. Where the next claim goes on: behind the last namespace that the walk came to,

@@ -1,6 +1,7 @@
 -- requires: walk_routes.sql walk_lanes.sql
 create or replace function outbox.claim_pick(
-  node text, namespaces text[], rounds bigint[], headrooms int[], held int[], next_held int[],
+  node text, namespaces text[], rounds bigint[], headrooms int[], sole_routes text[], held int[],
+  next_held int[],
   batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config,
   out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[],
   out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[])
@@ -67,46 +68,59 @@ begin
     v_wide[i] := v_need[i] + 1;
   end loop;
   loop
-    select array_agg(x.i), array_agg(x.namespace), array_agg(x.task_queue), array_agg(x.first),
-           array_agg(x.routes + x.cut::int),
-           array_agg(case when x.nth <= x.need then (x.need - 1) / least(x.routes, x.need) + 1 else 0 end)
-    into v_of, v_name, v_queue, v_first, v_routes, v_part
-    from (
-      select u.i, u.namespace, u.need, r.task_queue, r.due, row_number() over (partition by u.i order by r.n) as nth,
-             (count(*) filter (where r.due) over (partition by u.i))::int as routes,
-             bool_or(r.n = (claim_pick.config).max_routes) over (partition by u.i) as cut,
-             claim_pick.held[1 + (hashtextextended(u.namespace collate "C", u.round) & 9223372036854775807)
-                                 % cardinality(claim_pick.held)] as first
-      from unnest(claim_pick.namespaces, claim_pick.rounds, v_need, v_wide) with ordinality
-           as u(namespace, round, need, wide, i)
-      cross join lateral (
-        select r.n, r.task_queue, y.due
-        from (select coalesce(
-                (select t.task_queue from outbox.route as t
-                 where t.namespace = u.namespace and t.node = claim_pick.node),
-                (select t.task_queue from outbox.route as t
-                 where t.namespace = u.namespace order by t.served_at desc limit 1), '') as after
-              offset 0) as s -- apart, for the next call to be inlined
+    if array_position(claim_pick.sole_routes, null) is null then
+      select array_agg(x.i), array_agg(x.namespace), array_agg(x.task_queue), array_agg(x.first), array_agg(1), v_need
+      into v_of, v_name, v_queue, v_first, v_routes, v_part
+      from (
+        select u.i, u.namespace, u.task_queue,
+               claim_pick.held[1 + (hashtextextended(u.namespace collate "C", u.round) & 9223372036854775807)
+                                   % cardinality(claim_pick.held)] as first
+        from unnest(claim_pick.namespaces, claim_pick.rounds, claim_pick.sole_routes) with ordinality
+             as u(namespace, round, task_queue, i)
+        order by u.i
+      ) as x;
+    else
+      select array_agg(x.i), array_agg(x.namespace), array_agg(x.task_queue), array_agg(x.first),
+             array_agg(x.routes + x.cut::int),
+             array_agg(case when x.nth <= x.need then (x.need - 1) / least(x.routes, x.need) + 1 else 0 end)
+      into v_of, v_name, v_queue, v_first, v_routes, v_part
+      from (
+        select u.i, u.namespace, u.need, r.task_queue, r.due, row_number() over (partition by u.i order by r.n) as nth,
+               (count(*) filter (where r.due) over (partition by u.i))::int as routes,
+               bool_or(r.n = (claim_pick.config).max_routes) over (partition by u.i) as cut,
+               claim_pick.held[1 + (hashtextextended(u.namespace collate "C", u.round) & 9223372036854775807)
+                                   % cardinality(claim_pick.held)] as first
+        from unnest(claim_pick.namespaces, claim_pick.rounds, v_need, v_wide) with ordinality
+             as u(namespace, round, need, wide, i)
         cross join lateral (
-          select x.* from outbox.walk_routes(u.namespace, s.after) as x
-          limit (claim_pick.config).max_routes
+          select r.n, r.task_queue, y.due
+          from (select coalesce(
+                  (select t.task_queue from outbox.route as t
+                   where t.namespace = u.namespace and t.node = claim_pick.node),
+                  (select t.task_queue from outbox.route as t
+                   where t.namespace = u.namespace order by t.served_at desc limit 1), '') as after
+                offset 0) as s -- apart, for the next call to be inlined
+          cross join lateral (
+            select x.* from outbox.walk_routes(u.namespace, s.after) as x
+            limit (claim_pick.config).max_routes
+          ) as r
+          cross join lateral (
+            select not exists (select from outbox.pause as p
+                               where p.namespace = u.namespace and p.task_queue = r.task_queue)
+               and not exists (select from outbox.pause as p
+                               where p.namespace is null and p.task_queue = r.task_queue)
+               and (claim_pick.next_held[r.shard + 1] = r.shard and r.head <= claim_pick.now
+                    or exists (select from outbox.walk_lanes(u.namespace, r.task_queue, 0, claim_pick.next_held) as l
+                               where l.head <= claim_pick.now)) as due
+            offset 0 -- evaluate it once
+          ) as y
+          where y.due or r.n = (claim_pick.config).max_routes
+          limit u.wide
         ) as r
-        cross join lateral (
-          select not exists (select from outbox.pause as p
-                             where p.namespace = u.namespace and p.task_queue = r.task_queue)
-             and not exists (select from outbox.pause as p
-                             where p.namespace is null and p.task_queue = r.task_queue)
-             and (claim_pick.next_held[r.shard + 1] = r.shard and r.head <= claim_pick.now
-                  or exists (select from outbox.walk_lanes(u.namespace, r.task_queue, 0, claim_pick.next_held) as l
-                             where l.head <= claim_pick.now)) as due
-          offset 0 -- evaluate it once
-        ) as y
-        where y.due or r.n = (claim_pick.config).max_routes
-        limit u.wide
-      ) as r
-      order by u.i, r.n
-    ) as x
-    where x.due;
+        order by u.i, r.n
+      ) as x
+      where x.due;
+    end if;
     exit when v_of is null;
 
     loop -- until each namespace has what it needs, or nothing more

@@ -3,7 +3,7 @@ create or replace function outbox.claim_walk(
   node text, next_held int[], held int, batch int, walked_to text, turn bigint, now timestamptz,
   "only" text, for_claim boolean, config outbox.config)
 returns table (ord int, namespace text, wrapped boolean, round bigint, verdict text, quota int, is_strict boolean,
-               claimed int, ceiling int, headroom int, route_at text, more boolean)
+               claimed int, ceiling int, headroom int, sole_route text, route_at text, more boolean)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off     -- The plans are part of the design: on a table that was
@@ -31,7 +31,8 @@ as $$
 -- headroom is ceiling - claimed, on the held shards; for a strict namespace that is
 -- closer to its quota than to its ceiling, both are those of all shards. round counts
 -- the walk's visits to this very namespace: it grows by one with each, wherever the
--- walk wraps. route_at is the last route looked at of an idle namespace with more
+-- walk wraps. sole_route is the route of an eligible namespace that is seen at once to
+-- have no other with messages. route_at is the last route looked at of an idle namespace with more
 -- routes than config.max_routes. Only for_claim takes locks: those of strict ones.
 declare
   v_eligible int := 0;
@@ -40,13 +41,13 @@ begin
   for v_row in
     select w.namespace, w.wrapped, coalesce(q.quota, (claim_walk.config).default_quota) as quota,
            coalesce(q.strict, false) as is_strict, c.on_held, c.on_all, x.ceiling, p.paused,
-           d.due, d.task_queue
+           d.due, d.task_queue, d.sole
     from (
-      select o.namespace, false as wrapped, null as task_queue, null as shard, null as head
+      select o.namespace, false as wrapped, null as task_queue, null as shard, null as head, false as sole
       from (values (claim_walk."only")) as o(namespace)
       where claim_walk."only" is not null
       union all
-      (select n.namespace, n.wrapped, n.task_queue, n.shard, n.head
+      (select n.namespace, n.wrapped, n.task_queue, n.shard, n.head, n.sole
        from outbox.walk_namespaces(claim_walk.walked_to, false, claim_walk.walked_to) as n
        where claim_walk."only" is null
        limit (claim_walk.config).max_visits)
@@ -69,7 +70,7 @@ begin
     left join lateral (
       -- The lane that the walk landed on is due, in the route that is looked at first;
       -- or else the first due lane of those that are looked at.
-      (select w.task_queue, true as due
+      (select w.task_queue, true as due, w.sole
        where claim_walk.next_held[w.shard + 1] = w.shard and w.head <= claim_walk.now
          and not exists (select from outbox.route as t where t.namespace = w.namespace)
          and not exists (select from outbox.pause as p
@@ -77,7 +78,7 @@ begin
          and not exists (select from outbox.pause as p
                          where p.namespace is null and p.task_queue = w.task_queue))
       union all
-      (select r.task_queue, y.due
+      (select r.task_queue, y.due, false
        from (select coalesce(
                (select t.task_queue from outbox.route as t
                 where t.namespace = w.namespace and t.node = claim_walk.node),
@@ -111,12 +112,16 @@ begin
     claimed := v_row.on_held;
     ceiling := v_row.ceiling;
     route_at := null;
+    sole_route := null;
     if v_row.paused then
       verdict := 'paused';
     elsif v_row.on_held >= v_row.ceiling then
       verdict := 'ceiling';
     elsif v_row.due then
       verdict := 'eligible';
+      if v_row.sole then
+        sole_route := v_row.task_queue;
+      end if;
     else
       verdict := 'idle';
       route_at := v_row.task_queue;

@@ -65,14 +65,14 @@ begin
                                       v_to, v_turn, v_now, null, false, v_config)
     ), eligible as materialized (
       select array_agg(w.namespace order by w.ord) as names, array_agg(w.round order by w.ord) as rounds,
-             array_agg(w.headroom order by w.ord) as rooms, count(*)::int as active,
+             array_agg(w.headroom order by w.ord) as rooms, array_agg(w.sole_route order by w.ord) as soles, count(*)::int as active,
              not (select coalesce(bool_or(w.more), false) from walk as w) as is_full
       from walk as w where w.verdict = 'eligible'
     ), pick as materialized (
       select e.names[x.i] as namespace, count(*) filter (where x.pass = 1) as pass1,
              count(*) filter (where x.pass = 2) as pass2
       from eligible as e
-      cross join lateral outbox.claim_pick(explain_claim.node, e.names, e.rounds, e.rooms, v_held, v_next,
+      cross join lateral outbox.claim_pick(explain_claim.node, e.names, e.rounds, e.rooms, e.soles, v_held, v_next,
         explain_claim.batch, explain_claim.max_bytes, case when e.is_full then e.rounds[1] end, v_now, false, v_config) as p
       cross join lateral unnest(p.picked, p.passes) as x(i, pass)
       where e.active > 0

@@ -124,7 +124,7 @@ drop function outbox.span(duration interval);
 drop function outbox.node_lock(node text);
 
 -- dropped: sql/functions/claim_pick.sql
-drop function outbox.claim_pick(node text, namespaces text[], rounds bigint[], headrooms int[], held int[], next_held int[], batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config, out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[], out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[]);
+drop function outbox.claim_pick(node text, namespaces text[], rounds bigint[], headrooms int[], sole_routes text[], held int[], next_held int[], batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config, out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[], out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[]);
 
 -- dropped: sql/functions/claim_walk.sql
 drop function outbox.claim_walk(node text, next_held int[], held int, batch int, walked_to text, turn bigint, now timestamptz, "only" text, for_claim boolean, config outbox.config);

@@ -281,25 +281,32 @@ revoke all on function outbox.next_held from public;
 
 -- >>> sql/functions/walk_namespaces.sql
 create or replace function outbox.walk_namespaces(after text, wrapped boolean, until text)
-returns table (n int, namespace text, wrapped boolean, task_queue text, shard int, head timestamptz)
+returns table (n int, namespace text, wrapped boolean, task_queue text, shard int, head timestamptz, sole boolean)
 language sql stable
 -- The namespaces that have pending messages, in the order of their names, from behind
 -- "after" on and, unless already wrapped, once around to "until". A loose index scan:
 -- one descent of pending_lane a namespace, however many messages it has; the row it
--- lands on is the head of the namespace's first lane. Lazy: the caller's LIMIT says how
--- far it walks. (No set clause: it would forbid inlining. So would a sub-select among
+-- lands on is the head of the namespace's first lane. A second one looks for the next
+-- route: where that is another namespace's, this one has a sole route, and the step to the
+-- next is done already. Lazy: the caller's LIMIT says how far it walks. (No set clause: it would forbid inlining. So would a sub-select among
 -- the arguments.)
 begin atomic
-  with recursive walk(n, namespace, wrapped, task_queue, shard, head) as (
+  with recursive walk(n, namespace, wrapped, task_queue, shard, head,
+                      next_namespace, next_task_queue, next_shard, next_head) as (
     select 0, walk_namespaces.after collate "C", walk_namespaces.wrapped, null::text collate "C", null::int,
-           null::timestamptz
+           null::timestamptz, null::text collate "C", null::text collate "C", null::int, null::timestamptz
     union all
-    select w.n + 1, x.namespace, x.wrapped, x.task_queue, x.shard, x.head
+    select w.n + 1, x.namespace, x.wrapped, x.task_queue, x.shard, x.head,
+           y.namespace, y.task_queue, y.shard, y.head
     from walk as w
     cross join lateral (
-      (select p.namespace, w.wrapped, p.task_queue, p.shard, p.visible_after as head
+      (select w.next_namespace as namespace, w.wrapped, w.next_task_queue as task_queue, w.next_shard as shard,
+              w.next_head as head
+       where w.next_namespace <> w.namespace)
+      union all
+      (select p.namespace, w.wrapped, p.task_queue, p.shard, p.visible_after
        from outbox.pending as p
-       where p.namespace > w.namespace
+       where p.namespace > w.namespace and (w.n = 0 or w.next_namespace = w.namespace)
        order by p.namespace, p.task_queue, p.shard, p.visible_after limit 1)
       union all
       (select p.namespace, true, p.task_queue, p.shard, p.visible_after
@@ -308,9 +315,16 @@ begin atomic
        order by p.namespace, p.task_queue, p.shard, p.visible_after limit 1)
       limit 1
     ) as x
+    left join lateral (
+      select p.namespace, p.task_queue, p.shard, p.visible_after as head
+      from outbox.pending as p
+      where (p.namespace, p.task_queue) > (x.namespace, x.task_queue)
+      order by p.namespace, p.task_queue, p.shard, p.visible_after limit 1
+    ) as y on true
     where not (x.wrapped and x.namespace > walk_namespaces.until)
   )
-  select w.n, w.namespace, w.wrapped, w.task_queue, w.shard, w.head from walk as w where w.n > 0;
+  select w.n, w.namespace, w.wrapped, w.task_queue, w.shard, w.head, w.next_namespace is distinct from w.namespace
+  from walk as w where w.n > 0;
 end;
 comment on function outbox.walk_namespaces is 'Namespaces with pending messages, by loose index scan';
 revoke all on function outbox.walk_namespaces from public;
@@ -407,7 +421,7 @@ create or replace function outbox.claim_walk(
   node text, next_held int[], held int, batch int, walked_to text, turn bigint, now timestamptz,
   "only" text, for_claim boolean, config outbox.config)
 returns table (ord int, namespace text, wrapped boolean, round bigint, verdict text, quota int, is_strict boolean,
-               claimed int, ceiling int, headroom int, route_at text, more boolean)
+               claimed int, ceiling int, headroom int, sole_route text, route_at text, more boolean)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off     -- The plans are part of the design: on a table that was
@@ -435,7 +449,8 @@ as $$
 -- headroom is ceiling - claimed, on the held shards; for a strict namespace that is
 -- closer to its quota than to its ceiling, both are those of all shards. round counts
 -- the walk's visits to this very namespace: it grows by one with each, wherever the
--- walk wraps. route_at is the last route looked at of an idle namespace with more
+-- walk wraps. sole_route is the route of an eligible namespace that is seen at once to
+-- have no other with messages. route_at is the last route looked at of an idle namespace with more
 -- routes than config.max_routes. Only for_claim takes locks: those of strict ones.
 declare
   v_eligible int := 0;
@@ -444,13 +459,13 @@ begin
   for v_row in
     select w.namespace, w.wrapped, coalesce(q.quota, (claim_walk.config).default_quota) as quota,
            coalesce(q.strict, false) as is_strict, c.on_held, c.on_all, x.ceiling, p.paused,
-           d.due, d.task_queue
+           d.due, d.task_queue, d.sole
     from (
-      select o.namespace, false as wrapped, null as task_queue, null as shard, null as head
+      select o.namespace, false as wrapped, null as task_queue, null as shard, null as head, false as sole
       from (values (claim_walk."only")) as o(namespace)
       where claim_walk."only" is not null
       union all
-      (select n.namespace, n.wrapped, n.task_queue, n.shard, n.head
+      (select n.namespace, n.wrapped, n.task_queue, n.shard, n.head, n.sole
        from outbox.walk_namespaces(claim_walk.walked_to, false, claim_walk.walked_to) as n
        where claim_walk."only" is null
        limit (claim_walk.config).max_visits)
@@ -473,7 +488,7 @@ begin
     left join lateral (
       -- The lane that the walk landed on is due, in the route that is looked at first;
       -- or else the first due lane of those that are looked at.
-      (select w.task_queue, true as due
+      (select w.task_queue, true as due, w.sole
        where claim_walk.next_held[w.shard + 1] = w.shard and w.head <= claim_walk.now
          and not exists (select from outbox.route as t where t.namespace = w.namespace)
          and not exists (select from outbox.pause as p
@@ -481,7 +496,7 @@ begin
          and not exists (select from outbox.pause as p
                          where p.namespace is null and p.task_queue = w.task_queue))
       union all
-      (select r.task_queue, y.due
+      (select r.task_queue, y.due, false
        from (select coalesce(
                (select t.task_queue from outbox.route as t
                 where t.namespace = w.namespace and t.node = claim_walk.node),
@@ -515,12 +530,16 @@ begin
     claimed := v_row.on_held;
     ceiling := v_row.ceiling;
     route_at := null;
+    sole_route := null;
     if v_row.paused then
       verdict := 'paused';
     elsif v_row.on_held >= v_row.ceiling then
       verdict := 'ceiling';
     elsif v_row.due then
       verdict := 'eligible';
+      if v_row.sole then
+        sole_route := v_row.task_queue;
+      end if;
     else
       verdict := 'idle';
       route_at := v_row.task_queue;
@@ -559,7 +578,8 @@ revoke all on function outbox.claim_walk from public;
 -- >>> sql/functions/claim_pick.sql
 -- requires: walk_routes.sql walk_lanes.sql
 create or replace function outbox.claim_pick(
-  node text, namespaces text[], rounds bigint[], headrooms int[], held int[], next_held int[],
+  node text, namespaces text[], rounds bigint[], headrooms int[], sole_routes text[], held int[],
+  next_held int[],
   batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config,
   out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[],
   out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[])
@@ -626,46 +646,59 @@ begin
     v_wide[i] := v_need[i] + 1;
   end loop;
   loop
-    select array_agg(x.i), array_agg(x.namespace), array_agg(x.task_queue), array_agg(x.first),
-           array_agg(x.routes + x.cut::int),
-           array_agg(case when x.nth <= x.need then (x.need - 1) / least(x.routes, x.need) + 1 else 0 end)
-    into v_of, v_name, v_queue, v_first, v_routes, v_part
-    from (
-      select u.i, u.namespace, u.need, r.task_queue, r.due, row_number() over (partition by u.i order by r.n) as nth,
-             (count(*) filter (where r.due) over (partition by u.i))::int as routes,
-             bool_or(r.n = (claim_pick.config).max_routes) over (partition by u.i) as cut,
-             claim_pick.held[1 + (hashtextextended(u.namespace collate "C", u.round) & 9223372036854775807)
-                                 % cardinality(claim_pick.held)] as first
-      from unnest(claim_pick.namespaces, claim_pick.rounds, v_need, v_wide) with ordinality
-           as u(namespace, round, need, wide, i)
-      cross join lateral (
-        select r.n, r.task_queue, y.due
-        from (select coalesce(
-                (select t.task_queue from outbox.route as t
-                 where t.namespace = u.namespace and t.node = claim_pick.node),
-                (select t.task_queue from outbox.route as t
-                 where t.namespace = u.namespace order by t.served_at desc limit 1), '') as after
-              offset 0) as s -- apart, for the next call to be inlined
+    if array_position(claim_pick.sole_routes, null) is null then
+      select array_agg(x.i), array_agg(x.namespace), array_agg(x.task_queue), array_agg(x.first), array_agg(1), v_need
+      into v_of, v_name, v_queue, v_first, v_routes, v_part
+      from (
+        select u.i, u.namespace, u.task_queue,
+               claim_pick.held[1 + (hashtextextended(u.namespace collate "C", u.round) & 9223372036854775807)
+                                   % cardinality(claim_pick.held)] as first
+        from unnest(claim_pick.namespaces, claim_pick.rounds, claim_pick.sole_routes) with ordinality
+             as u(namespace, round, task_queue, i)
+        order by u.i
+      ) as x;
+    else
+      select array_agg(x.i), array_agg(x.namespace), array_agg(x.task_queue), array_agg(x.first),
+             array_agg(x.routes + x.cut::int),
+             array_agg(case when x.nth <= x.need then (x.need - 1) / least(x.routes, x.need) + 1 else 0 end)
+      into v_of, v_name, v_queue, v_first, v_routes, v_part
+      from (
+        select u.i, u.namespace, u.need, r.task_queue, r.due, row_number() over (partition by u.i order by r.n) as nth,
+               (count(*) filter (where r.due) over (partition by u.i))::int as routes,
+               bool_or(r.n = (claim_pick.config).max_routes) over (partition by u.i) as cut,
+               claim_pick.held[1 + (hashtextextended(u.namespace collate "C", u.round) & 9223372036854775807)
+                                   % cardinality(claim_pick.held)] as first
+        from unnest(claim_pick.namespaces, claim_pick.rounds, v_need, v_wide) with ordinality
+             as u(namespace, round, need, wide, i)
         cross join lateral (
-          select x.* from outbox.walk_routes(u.namespace, s.after) as x
-          limit (claim_pick.config).max_routes
+          select r.n, r.task_queue, y.due
+          from (select coalesce(
+                  (select t.task_queue from outbox.route as t
+                   where t.namespace = u.namespace and t.node = claim_pick.node),
+                  (select t.task_queue from outbox.route as t
+                   where t.namespace = u.namespace order by t.served_at desc limit 1), '') as after
+                offset 0) as s -- apart, for the next call to be inlined
+          cross join lateral (
+            select x.* from outbox.walk_routes(u.namespace, s.after) as x
+            limit (claim_pick.config).max_routes
+          ) as r
+          cross join lateral (
+            select not exists (select from outbox.pause as p
+                               where p.namespace = u.namespace and p.task_queue = r.task_queue)
+               and not exists (select from outbox.pause as p
+                               where p.namespace is null and p.task_queue = r.task_queue)
+               and (claim_pick.next_held[r.shard + 1] = r.shard and r.head <= claim_pick.now
+                    or exists (select from outbox.walk_lanes(u.namespace, r.task_queue, 0, claim_pick.next_held) as l
+                               where l.head <= claim_pick.now)) as due
+            offset 0 -- evaluate it once
+          ) as y
+          where y.due or r.n = (claim_pick.config).max_routes
+          limit u.wide
         ) as r
-        cross join lateral (
-          select not exists (select from outbox.pause as p
-                             where p.namespace = u.namespace and p.task_queue = r.task_queue)
-             and not exists (select from outbox.pause as p
-                             where p.namespace is null and p.task_queue = r.task_queue)
-             and (claim_pick.next_held[r.shard + 1] = r.shard and r.head <= claim_pick.now
-                  or exists (select from outbox.walk_lanes(u.namespace, r.task_queue, 0, claim_pick.next_held) as l
-                             where l.head <= claim_pick.now)) as due
-          offset 0 -- evaluate it once
-        ) as y
-        where y.due or r.n = (claim_pick.config).max_routes
-        limit u.wide
-      ) as r
-      order by u.i, r.n
-    ) as x
-    where x.due;
+        order by u.i, r.n
+      ) as x
+      where x.due;
+    end if;
     exit when v_of is null;
 
     loop -- until each namespace has what it needs, or nothing more
@@ -890,6 +923,7 @@ declare
   v_names   text[];      -- the eligible ones, in the walk's order
   v_rounds  bigint[];
   v_rooms   int[];
+  v_soles   text[];      -- the route of those that have one only
   v_idle    text[];      -- idle ones with more routes than one claim looks at,
   v_idle_at text[];      --   and the last it looked at
   v_pick    record;      -- the rows, in the order of service
@@ -939,16 +973,17 @@ begin
          array_agg(w.namespace order by w.ord) filter (where w.verdict = 'eligible'),
          array_agg(w.round order by w.ord) filter (where w.verdict = 'eligible'),
          array_agg(w.headroom order by w.ord) filter (where w.verdict = 'eligible'),
+         array_agg(w.sole_route order by w.ord) filter (where w.verdict = 'eligible'),
          array_agg(w.namespace order by w.ord) filter (where w.route_at is not null),
          array_agg(w.route_at order by w.ord) filter (where w.route_at is not null)
-  into v_to, v_wrapped, v_full, v_names, v_rounds, v_rooms, v_idle, v_idle_at
+  into v_to, v_wrapped, v_full, v_names, v_rounds, v_rooms, v_soles, v_idle, v_idle_at
   from outbox.claim_walk(claim_fair.node, v_next, cardinality(v_held), claim_fair.batch, v_cursor, v_round, v_now,
                          null, true, v_config) as w;
 
   -- 4. Which rows.
   select p.* into v_pick
-  from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_held, v_next, claim_fair.batch,
-                         claim_fair.max_bytes, case when v_full then v_rounds[1] end, v_now, true, v_config) as p
+  from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_soles, v_held, v_next,
+                         claim_fair.batch, claim_fair.max_bytes, case when v_full then v_rounds[1] end, v_now, true, v_config) as p
   where v_names is not null;
 
   -- 5. Where the next claim goes on: behind the last namespace that the walk came to,
@@ -1658,14 +1693,14 @@ begin
                                       v_to, v_turn, v_now, null, false, v_config)
     ), eligible as materialized (
       select array_agg(w.namespace order by w.ord) as names, array_agg(w.round order by w.ord) as rounds,
-             array_agg(w.headroom order by w.ord) as rooms, count(*)::int as active,
+             array_agg(w.headroom order by w.ord) as rooms, array_agg(w.sole_route order by w.ord) as soles, count(*)::int as active,
              not (select coalesce(bool_or(w.more), false) from walk as w) as is_full
       from walk as w where w.verdict = 'eligible'
     ), pick as materialized (
       select e.names[x.i] as namespace, count(*) filter (where x.pass = 1) as pass1,
              count(*) filter (where x.pass = 2) as pass2
       from eligible as e
-      cross join lateral outbox.claim_pick(explain_claim.node, e.names, e.rounds, e.rooms, v_held, v_next,
+      cross join lateral outbox.claim_pick(explain_claim.node, e.names, e.rounds, e.rooms, e.soles, v_held, v_next,
         explain_claim.batch, explain_claim.max_bytes, case when e.is_full then e.rounds[1] end, v_now, false, v_config) as p
       cross join lateral unnest(p.picked, p.passes) as x(i, pass)
       where e.active > 0
