@@ -14,15 +14,14 @@ import (
 // namespaces and routes, in the order of their ids and of the times at which they are
 // due, as if they had come in one after the other.
 type backlog struct {
-	group      string // namespaces of other groups have other names, in no order
-	from, to   int    // its namespaces: from the first, up to but without the last; 0, 0 is one
-	route      int    // the first of their routes
-	routes     int    // 0 is one
-	rows       int
-	payload    int           // bytes of each; 0 is 100
-	dueIn      time.Duration // when the last of them is due; 0 is a second ago
-	shards     []int32       // only on these; nil: on all
-	underIndex bool          // keep the indexes while it is written
+	group    string // namespaces of other groups have other names, in no order
+	from, to int    // its namespaces: from the first, up to but without the last; 0, 0 is one
+	route    int    // the first of their routes
+	routes   int    // 0 is one
+	rows     int
+	payload  int           // bytes of each; 0 is 100
+	dueIn    time.Duration // when the last of them is due; 0 is a second ago
+	shards   []int32       // only on these; nil: on all
 }
 
 // bulk is from how many rows on it pays to build the indexes afterwards.
@@ -46,7 +45,7 @@ func (db *database) write(ctx context.Context, b backlog) (int, error) {
 		generated = b.rows * total / len(b.shards)
 	}
 	var indexes []string
-	if b.rows >= bulk && !b.underIndex {
+	if b.rows >= bulk {
 		var err error
 		if indexes, err = db.dropIndexes(ctx); err != nil {
 			return 0, err

@@ -34,17 +34,13 @@ func bloat(ctx context.Context, l *lab) error {
 	if err := l.measureAll(ctx, ways, "no cycles yet", false); err != nil {
 		return err
 	}
-	var pins []pgx.Tx
 	for _, w := range ways {
-		pin, err := w.db.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+		unpin, err := w.db.pin(ctx)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = pin.Rollback(context.WithoutCancel(ctx)) }()
-		if _, err := pin.Exec(ctx, `select count(*) from outbox.config`); err != nil {
-			return err
-		}
-		pins = append(pins, pin)
+		defer unpin()
+		w.unpin = unpin
 	}
 	for cycles := l.size.cycleStep; cycles <= l.size.cycles; cycles += l.size.cycleStep {
 		var steps []func(context.Context) error
@@ -61,17 +57,27 @@ func bloat(ctx context.Context, l *lab) error {
 	var worse [2]float64
 	for i, w := range ways {
 		worse[i] = w.last / w.first
+		w.unpin()
 	}
 	l.report.Goals = append(l.report.Goals, goal{
 		"bloat", fmt.Sprintf("slow-down over %s pinned cycles", count(l.size.cycles)), "no more than the blind claim's " + number(worse[1]) + " x",
 		number(worse[0]) + " x", worse[0] <= worse[1],
 	})
-	for _, pin := range pins {
-		if err := pin.Rollback(ctx); err != nil {
-			return err
-		}
-	}
 	return l.recover(ctx, ways)
+}
+
+// pin opens a transaction that keeps dead rows from being removed, until unpin ends it.
+func (db *database) pin(ctx context.Context) (unpin func(), err error) {
+	tx, err := db.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		return nil, err
+	}
+	unpin = func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }
+	if _, err := tx.Exec(ctx, `select count(*) from outbox.config`); err != nil { // takes the snapshot
+		unpin()
+		return nil, err
+	}
+	return unpin, nil
 }
 
 // bloatBatch is how many messages are claimed at once: a cycle is one message's.
@@ -84,6 +90,7 @@ const nearly = 1.5
 type bloated struct {
 	*claimer
 	first, last float64 // ms, medians
+	unpin       func()
 }
 
 // measureAll reports the claims since the last call; without any, it makes some first.

@@ -97,40 +97,54 @@ func paced(rate int) func() {
 	}
 }
 
+// receiver is the receiving end. It knows the quiet tenant's messages.
+type receiver struct {
+	pace func()
+
+	mu        sync.Mutex
+	delivered int
+	got       map[int]served // by the number of the message
+	wrong     error
+}
+
+type served struct {
+	at    time.Time
+	claim int64
+}
+
+func (r *receiver) deliver(payload []byte, claim int64) {
+	r.pace()
+	isQuiet := bytes.Contains(payload, []byte(`"`+quiet+`"`))
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.delivered++
+	if !isQuiet {
+		return
+	}
+	var j job
+	if err := json.Unmarshal(payload, &j); err != nil || j.Tenant != quiet {
+		r.wrong = fmt.Errorf("delivered what nobody sent: %s", payload)
+	}
+	if _, ok := r.got[j.N]; ok {
+		r.wrong = fmt.Errorf("delivered message %d twice", j.N)
+	}
+	r.got[j.N] = served{now, claim}
+}
+
+func (r *receiver) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.delivered
+}
+
 // grace is how long the last message is waited for.
 const grace = 2 * time.Second
 
 func (l *lab) watchQuiet(ctx context.Context, q queue) (quietWatch, error) {
-	var mu sync.Mutex
 	var w quietWatch
-	type served struct {
-		at    time.Time
-		claim int64
-	}
-	got, delivered := map[int]served{}, 0
-	var twice error
-	mark := []byte(`"` + quiet + `"`)
-	pace := paced(deliveryRate)
-	deliver := func(payload []byte, claim int64) {
-		pace()
-		isQuiet := bytes.Contains(payload, mark)
-		now := time.Now()
-		mu.Lock()
-		defer mu.Unlock()
-		delivered++
-		if !isQuiet {
-			return
-		}
-		var j job
-		if err := json.Unmarshal(payload, &j); err != nil || j.Tenant != quiet {
-			twice = fmt.Errorf("delivered what nobody sent: %s", payload)
-		}
-		if _, ok := got[j.N]; ok {
-			twice = fmt.Errorf("delivered message %d twice", j.N)
-		}
-		got[j.N] = served{now, claim}
-	}
-	c, err := q.work(ctx, 1, deliver)
+	r := &receiver{pace: paced(deliveryRate), got: map[int]served{}}
+	c, err := q.work(ctx, 1, r.deliver)
 	if err != nil {
 		return w, err
 	}
@@ -140,25 +154,21 @@ func (l *lab) watchQuiet(ctx context.Context, q queue) (quietWatch, error) {
 		err = sleep(ctx, grace)
 	}
 	end := time.Now()
-	mu.Lock()
-	w.rate = float64(delivered) / end.Sub(start).Seconds()
-	mu.Unlock()
+	w.rate = float64(r.count()) / end.Sub(start).Seconds()
 	if stopErr := c.stop(ctx); err == nil {
 		err = stopErr
 	}
 	if err != nil {
 		return w, err
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	if twice != nil {
-		return w, twice
+	if r.wrong != nil {
+		return w, r.wrong
 	}
-	if delivered >= l.size.flood {
-		return w, fmt.Errorf("the flood was over: %d of %d delivered", delivered, l.size.flood)
+	if n := r.count(); n >= l.size.flood {
+		return w, fmt.Errorf("the flood was over: %d of %d delivered", n, l.size.flood)
 	}
 	for n, at := range sent {
-		s, ok := got[n]
+		s, ok := r.got[n]
 		if !ok || s.at.After(end) {
 			w.unserved++
 			w.waits = append(w.waits, milliseconds(end.Sub(at)))

@@ -93,28 +93,22 @@ func growNamespaces(ctx context.Context, l *lab) error {
 	return l.dropAll(ctx, db, reference)
 }
 
-// hostileShapes: what is in the way of 32 namespaces with messages that are due.
-func hostileShapes(ctx context.Context, l *lab) error {
-	base, crowd := l.size.base, l.size.crowd
+// shape is something in the way of the messages that are due.
+type shape struct {
+	name   string
+	in     backlog // the way
+	also   string
+	shards []int32
+	some   bool // so many are in the way that a claim may end before its batch is full
+	goal   bool
+}
+
+// shapes are what hundreds of thousands of messages, crowd many, can be in the way with.
+func shapes(crowd int) []shape {
 	const many = 10_000
 	half := []int32{0, 1, 2, 3, 4, 5, 6, 7} // of 16 shards
 	dead := []int32{8, 9, 10, 11, 12, 13, 14, 15}
-	reference, err := l.filled(ctx, "hostile_reference", backlog{to: due, rows: base})
-	if err != nil {
-		return err
-	}
-	db, err := l.outbox(ctx, "hostile")
-	if err != nil {
-		return err
-	}
-	for _, c := range []struct {
-		name   string
-		in     backlog // the way
-		also   string
-		shards []int32
-		some   bool // so many are in the way that a claim may end before its batch is full
-		goal   bool
-	}{
+	return []shape{
 		{name: "one namespace holds most of the backlog", in: backlog{group: "big", rows: crowd}},
 		{name: "others' shards hold %s older ones", in: backlog{to: due, rows: crowd, dueIn: -time.Hour, shards: dead}, shards: half, goal: true},
 		{name: "%s are due tomorrow", in: backlog{to: due, rows: crowd, dueIn: 24 * time.Hour}, goal: true},
@@ -131,7 +125,21 @@ func hostileShapes(ctx context.Context, l *lab) error {
 			name: "10,000 paused namespaces hold %s", in: backlog{group: "paused", to: many, rows: crowd}, goal: true, some: true,
 			also: `insert into outbox.pause (namespace, task_queue, since, by) select distinct p.namespace, null, now(), 'bench' from outbox.pending as p`,
 		},
-	} {
+	}
+}
+
+// hostileShapes: what is in the way of 32 namespaces with messages that are due.
+func hostileShapes(ctx context.Context, l *lab) error {
+	base := backlog{to: due, rows: l.size.base}
+	reference, err := l.filled(ctx, "hostile_reference", base)
+	if err != nil {
+		return err
+	}
+	db, err := l.outbox(ctx, "hostile")
+	if err != nil {
+		return err
+	}
+	for _, c := range shapes(l.size.crowd) {
 		if err := db.empty(ctx); err != nil {
 			return err
 		}
@@ -142,7 +150,7 @@ func hostileShapes(ctx context.Context, l *lab) error {
 		if err := db.exec(ctx, c.also); err != nil {
 			return err
 		}
-		if _, err := db.write(ctx, backlog{to: due, rows: base, underIndex: true}); err != nil {
+		if _, err := db.write(ctx, base); err != nil {
 			return err
 		}
 		if err := l.settleDown(ctx, db); err != nil {

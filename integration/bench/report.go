@@ -177,14 +177,14 @@ func figureRows(figures []figure) [][]string {
 	rows := [][]string{{"case", "contender", "median", "p99", "unit", "n", "ratio", "of"}}
 	for _, f := range figures {
 		row := []string{f.Case, f.Contender, number(f.Median), number(f.P99), f.Unit, strconv.Itoa(f.N), "", f.Against}
+		if f.N < 10 { // it would be the largest, which may be the best
+			row[3] = ""
+		}
 		if f.Over == overBoth {
 			row[2] = "over " + row[2]
 		}
-		if f.Over != "" {
+		if f.Over != "" && row[3] != "" {
 			row[3] = "over " + row[3]
-		}
-		if f.N < 2 {
-			row[3] = ""
 		}
 		if f.Ratio != 0 {
 			row[6] = number(f.Ratio) + " x"

@@ -23,60 +23,80 @@ func throughput(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
-	type key struct {
-		nodes int
-		queue string
-	}
-	rates, inputs, wals, total := map[key][]float64{}, map[key][]float64{}, map[key][]float64{}, map[string]int{}
+	passed := map[crewOf][]passage{}
+	settled := map[string]int{}
 	for _, nodes := range []int{1, 4} {
 		var steps []func(context.Context) error
 		for _, q := range queues {
 			steps = append(steps, func(ctx context.Context) error {
-				r, err := l.passThrough(ctx, q, nodes, total[q.name()])
+				p, err := l.passThrough(ctx, q, nodes, settled[q.name()])
 				if err != nil {
 					return fmt.Errorf("%s, %s: %w", q.name(), nodeCount(nodes), err)
 				}
-				total[q.name()] += l.size.messages
-				k := key{nodes, q.name()}
-				rates[k], inputs[k], wals[k] = append(rates[k], r.rate), append(inputs[k], r.input), append(wals[k], r.wal)
-				l.say("%s, %s: %s messages a second, %s bytes of WAL each", q.name(), nodeCount(nodes), number(r.rate), number(r.wal))
+				settled[q.name()] += l.size.messages
+				passed[crewOf{q.name(), nodes}] = append(passed[crewOf{q.name(), nodes}], p)
+				l.say("%s, %s: %s messages a second, %s bytes of WAL each", q.name(), nodeCount(nodes), number(p.rate), number(p.wal))
 				return nil
 			})
 		}
 		if err := interleave(ctx, l.size.passes, steps...); err != nil {
 			return err
 		}
-	}
-	for _, nodes := range []int{1, 4} {
-		mine := key{nodes, queues[0].name()}
+		mine := passed[crewOf{queues[0].name(), nodes}]
 		for _, q := range queues {
-			k := key{nodes, q.name()}
-			rate := figure{
-				Experiment: "throughput", Case: "enqueue to settled, " + nodeCount(nodes), Contender: q.name(), Unit: "messages/s",
-				summary: summarize(rates[k]),
-			}
-			wal := figure{
-				Experiment: "throughput", Case: "WAL, enqueue to settled, " + nodeCount(nodes), Contender: q.name(), Unit: "bytes/message",
-				summary: summarize(wals[k]),
-				Note:    "WAL: the difference of pg_current_wal_lsn(), all that the server wrote; full_page_writes on, a checkpoint before each run",
-			}
-			if k != mine {
-				rate, wal = rate.against(mine.queue, summarize(rates[mine])), wal.against(mine.queue, summarize(wals[mine]))
-				l.report.Goals = append(l.report.Goals, goal{
-					"throughput", "messages a second, " + nodeCount(nodes), "more than " + q.name() + "'s " + number(rate.Median),
-					number(summarize(rates[mine]).Median), summarize(rates[mine]).Median > rate.Median,
-				}, goal{
-					"throughput", "WAL bytes a message, " + nodeCount(nodes), "no more than " + q.name() + "'s " + number(wal.Median),
-					number(summarize(wals[mine]).Median), summarize(wals[mine]).Median <= wal.Median,
-				})
-			}
-			l.report.add(rate, figure{
-				Experiment: "throughput", Case: "of that, enqueued by two producers meanwhile, " + nodeCount(nodes), Contender: q.name(),
-				Unit: "messages/s", summary: summarize(inputs[k]),
-			}, wal)
+			l.reportPasses(q.name(), nodes, passed[crewOf{q.name(), nodes}], queues[0].name(), mine)
 		}
 	}
 	return l.closeQueues(ctx, queues)
+}
+
+// crewOf tells apart what is measured.
+type crewOf struct {
+	queue string
+	nodes int
+}
+
+// reportPasses adds a contender's figures, and what they mean for those of mine.
+func (l *lab) reportPasses(contender string, nodes int, passes []passage, mine string, ours []passage) {
+	column := func(passes []passage, value func(passage) float64) summary {
+		var values []float64
+		for _, p := range passes {
+			values = append(values, value(p))
+		}
+		return summarize(values)
+	}
+	for _, f := range []struct {
+		name, unit, note string
+		value            func(passage) float64
+		goal             string
+		reached          func(ours, theirs float64) bool
+	}{
+		{
+			name: "enqueue to settled", unit: "messages/s", value: func(p passage) float64 { return p.rate },
+			goal: "more than", reached: func(ours, theirs float64) bool { return ours > theirs },
+		},
+		{name: "of that, enqueued by two producers meanwhile", unit: "messages/s", value: func(p passage) float64 { return p.input }},
+		{
+			name: "WAL, enqueue to settled", unit: "bytes/message", value: func(p passage) float64 { return p.wal },
+			note: "WAL: the difference of pg_current_wal_lsn(), all that the server wrote; full_page_writes on, a checkpoint before each pass",
+			goal: "no more than", reached: func(ours, theirs float64) bool { return ours <= theirs },
+		},
+	} {
+		theirs := column(passes, f.value)
+		line := figure{
+			Experiment: "throughput", Case: f.name + ", " + nodeCount(nodes), Contender: contender, Unit: f.unit, summary: theirs, Note: f.note,
+		}
+		if contender != mine {
+			own := column(ours, f.value)
+			line = line.against(mine, own)
+			if f.goal != "" {
+				l.report.Goals = append(l.report.Goals, goal{
+					"throughput", line.Case, f.goal + " " + contender + "'s " + number(theirs.Median) + " " + f.unit, number(own.Median), f.reached(own.Median, theirs.Median),
+				})
+			}
+		}
+		l.report.add(line)
+	}
 }
 
 // passage is what one pass came to.
