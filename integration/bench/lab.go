@@ -50,7 +50,7 @@ func openLab(ctx context.Context, size size, options pgtest.Options, pgmq string
 		return nil, err
 	}
 	l := &lab{server: server, size: size, pgmq: pgmq, log: log}
-	l.report.Began = time.Now()
+	l.report = report{Began: time.Now(), Setups: []setup{}, Figures: []figure{}, Goals: []goal{}}
 	l.admin, err = pgxpool.New(ctx, server.AdminDSN())
 	if err == nil {
 		l.report.Machine, err = l.describe(ctx)
