@@ -64,7 +64,7 @@ func (p phase) run(ctx context.Context, dsn string, screen *screen) (result, err
 	for i, shards := range [][]int32{{0, 1, 2, 3, 4, 5, 6, 7}, {8, 9, 10, 11, 12, 13, 14, 15}} {
 		nodes[i], err = driver.NewSweeper(pool, driver.Config{
 			Node: fmt.Sprintf("node-%d", i+1), Shards: shards, Sink: t.sink(), Batch: 50, Tick: 50 * time.Millisecond,
-			Slots: slots, Share: 1, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Slots: slots, Share: 1, Queue: 1000, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		})
 		if err != nil {
 			return result{}, err

@@ -61,21 +61,21 @@ func (s *screen) summary(before, after result) {
 	fmt.Fprintf(s.out, "\n%-34s %18s %14s\n", "beside a burst of one tenant", "first come", "claim_fair")
 	row := func(name, before, after string) { fmt.Fprintf(s.out, "%-34s %18s %14s\n", name, before, after) }
 	row("20 quiet tenants: delivered", share(b), share(a))
-	row("  wait p50", atLeast(b.p50, b), atLeast(a.p50, a))
-	row("  wait p99", atLeast(b.p99, b), atLeast(a.p99, a))
+	row("  wait p50", atLeast(0.5, b), atLeast(0.5, a))
+	row("  wait p99", atLeast(0.99, b), atLeast(0.99, a))
 	row("bursty tenant: delivered", fmt.Sprint(before.rows[0].delivered), fmt.Sprint(after.rows[0].delivered))
 	row("all: delivered", rate(before), rate(after))
 }
 
 func share(r row) string { return fmt.Sprintf("%d of %d", r.delivered, r.sent) }
 
-// atLeast marks a percentile that would be higher if those still waiting were done: one
-// of them has waited as long already.
-func atLeast(d time.Duration, r row) string {
-	if r.oldest >= d && r.oldest > 0 {
-		return "over " + show(d)
+// atLeast is a percentile of all that were sent: as if those still waiting waited for ever,
+// or, where it falls among them, what it is over already.
+func atLeast(p float64, r row) string {
+	if rank := int(p * float64(len(r.waits))); rank < len(r.done) {
+		return show(r.done[rank])
 	}
-	return show(d)
+	return "over " + show(percentile(r.waits, p))
 }
 
 func show(d time.Duration) string {

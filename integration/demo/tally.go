@@ -33,7 +33,7 @@ type row struct {
 	pending, claimed             int
 	p50, p99                     time.Duration
 	waits                        []time.Duration // sorted; those of messages not delivered yet are their age
-	oldest                       time.Duration   // the longest that one not delivered yet waits
+	done                         []time.Duration // sorted; those of messages delivered
 }
 
 func newTally() *tally {
@@ -126,18 +126,16 @@ func (t *tally) rows(ctx context.Context, pool *pgxpool.Pool) ([]row, error) {
 
 func (x *tenant) row(name string) row {
 	waits := slices.Clone(x.waits)
-	var oldest time.Duration
+	done := slices.Sorted(slices.Values(x.waits))
 	for _, sent := range x.open {
 		if !sent.IsZero() {
-			age := time.Since(sent)
-			waits = append(waits, age)
-			oldest = max(oldest, age)
+			waits = append(waits, time.Since(sent))
 		}
 	}
 	slices.Sort(waits)
 	return row{
 		tenant: name, sent: x.sent, delivered: x.delivered, undelivered: max(x.sent-x.delivered, 0),
-		p50: percentile(waits, 0.5), p99: percentile(waits, 0.99), waits: waits, oldest: oldest,
+		p50: percentile(waits, 0.5), p99: percentile(waits, 0.99), waits: waits, done: done,
 	}
 }
 
@@ -159,9 +157,10 @@ func merge(name string, rows []row) row {
 		sum.pending += r.pending
 		sum.claimed += r.claimed
 		sum.waits = append(sum.waits, r.waits...)
-		sum.oldest = max(sum.oldest, r.oldest)
+		sum.done = append(sum.done, r.done...)
 	}
 	slices.Sort(sum.waits)
+	slices.Sort(sum.done)
 	sum.p50, sum.p99 = percentile(sum.waits, 0.5), percentile(sum.waits, 0.99)
 	return sum
 }
