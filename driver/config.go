@@ -31,7 +31,7 @@ type Config struct {
 
 	Slots int     // deliveries at a time, a sink; default 64
 	Share float64 // part of a sink's slots that one namespace can hold; default 0.5
-	Queue int     // messages that may wait for a sink's slots; default 2 * Batch
+	Queue int     // messages that may wait for a sink's slots; default 10 * Batch: above the quotas, or one tenant's backlog pauses the node
 
 	DeliveryTimeout time.Duration // one delivery, and how long its lease is extended; default 30 s
 	DrainTimeout    time.Duration // how long a drain waits for what is in flight; default 30 s
@@ -58,7 +58,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.MinPause = cmp.Or(c.MinPause, 500*time.Millisecond)
 	c.Slots = cmp.Or(c.Slots, 64)
 	c.Share = cmp.Or(c.Share, 0.5)
-	c.Queue = cmp.Or(c.Queue, 2*c.Batch)
+	c.Queue = cmp.Or(c.Queue, 10*c.Batch)
 	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, 30*time.Second)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 30*time.Second)
 	c.CallTimeout = cmp.Or(c.CallTimeout, 15*time.Second)
