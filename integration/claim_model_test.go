@@ -235,6 +235,10 @@ func (r *modelRun) judgeRotation(c modelClaim, rows []modelClaimed) error {
 		served[row.Namespace] = true
 		lanes[row.modelLane] = true
 	}
+	idle := map[string]bool{}
+	for _, v := range r.model.visits(c) {
+		idle[v.namespace] = v.verdict == "idle"
+	}
 	for _, t := range r.tenants {
 		v := r.model.visit(c, t.name)
 		at := modelLane{c.node, t.name}
@@ -243,26 +247,34 @@ func (r *modelRun) judgeRotation(c modelClaim, rows []modelClaimed) error {
 		} else if twice := modelWait(r.waiting, at, served); twice != "" {
 			return fmt.Errorf("INV-5: %q was served twice by %s while %q waited", twice, c.node, t.name)
 		}
-		if !served[t.name] {
-			continue
-		}
-		queues := map[string]bool{}
-		for _, q := range t.routes {
-			if lanes[modelLane{t.name, q}] {
-				queues[q] = true
+		if served[t.name] || idle[t.name] {
+			if err := r.judgeRoutes(c, t, lanes); err != nil {
+				return err
 			}
 		}
-		for _, q := range t.routes {
-			lane := modelLane{t.name, q}
-			at := modelRoute{c.node, lane}
-			if queues[q] || r.model.paused(lane) || r.model.due(lane, c.shards, c.now) == 0 {
-				delete(r.route, at)
-				delete(r.waits, at)
-			} else if twice := modelWait(r.route, at, queues); twice != "" && len(t.routes) <= r.model.maxRoutes {
-				return fmt.Errorf("INV-7: route %q was served twice by %s while %v waited", twice, c.node, lane)
-			} else if r.waits[at]++; r.waits[at] >= len(t.routes) {
-				return fmt.Errorf("INV-7: %s has served %q %d times and left out route %q", c.node, t.name, r.waits[at], q)
-			}
+	}
+	return nil
+}
+
+// judgeRoutes: a namespace had its turn: it was served, or it was idle, which moves the
+// window of max_routes on. A route that had nothing due then has had its turn too.
+func (r *modelRun) judgeRoutes(c modelClaim, t modelTenant, lanes map[modelLane]bool) error {
+	queues := map[string]bool{}
+	for _, q := range t.routes {
+		if lanes[modelLane{t.name, q}] {
+			queues[q] = true
+		}
+	}
+	for _, q := range t.routes {
+		lane := modelLane{t.name, q}
+		at := modelRoute{c.node, lane}
+		if queues[q] || r.model.paused(lane) || r.model.due(lane, c.shards, c.now) == 0 {
+			delete(r.route, at)
+			delete(r.waits, at)
+		} else if twice := modelWait(r.route, at, queues); twice != "" && len(t.routes) <= r.model.maxRoutes {
+			return fmt.Errorf("INV-7: route %q was served twice by %s while %v waited", twice, c.node, lane)
+		} else if r.waits[at]++; r.waits[at] >= len(t.routes) {
+			return fmt.Errorf("INV-7: %q had %d turns by %s that left out route %q", t.name, r.waits[at], c.node, q)
 		}
 	}
 	return nil
