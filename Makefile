@@ -41,6 +41,14 @@ matrix: ## Run all tests against PostgreSQL in containers; MAJORS="15 17 18" say
 		FAIRCLAIM_PG=docker FAIRCLAIM_PG_MAJOR=$$major $(GOTEST) ./...; \
 	done
 
+.PHONY: model
+model: ## Check the model of the claim protocol in docs/model, and that it finds planted faults
+	@command -v spin >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		echo "installing the model checker: apt-get install spin" && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends spin >/dev/null 2>&1; } || \
+		{ echo "make model needs spin (https://spinroot.com): apt-get install spin"; exit 1; }
+	@docs/model/check
+
 .PHONY: bench
 bench: postgres ## Measure beside River and pgmq: QUICK=1 ONLY=latency,bloat PGMQ_SQL=FILE JSON=FILE MARKDOWN=FILE
 	@cd integration/bench && go run . $(if $(QUICK),-quick) $(if $(ONLY),-only '$(ONLY)') \
