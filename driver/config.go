@@ -30,7 +30,7 @@ type Config struct {
 	MinPause time.Duration // shortest pause; default 500 ms
 
 	Slots int     // deliveries at a time, a sink; default 64
-	Share float64 // part of a sink's slots that one namespace can hold; default 0.5
+	Share float64 // part of a sink's slots, and of Low's bytes over all sinks, that deliveries of one namespace can hold; default 0.5
 	Queue int     // messages that may wait for a sink's slots; default 10 * Batch: above the quotas, or one tenant's backlog pauses the node
 
 	DeliveryTimeout time.Duration // one delivery, and how long its lease is extended; default 30 s

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,7 +14,8 @@ import (
 // item is a claimed message on its way through the process.
 type item struct {
 	Message
-	bytes   int64  // its part of the budget, until it leaves the book
+	bytes   int64  // of its payload: its part of the budget, until it leaves the book or is parked
+	parked  bool   // its payload is not held; the loop's own
 	queue   *queue // where it is delivered
 	outcome        // of the delivery; read once it is in dispatcher.results
 
@@ -27,38 +29,45 @@ var (
 	errLost     = errors.New("the claim was lost")
 	errStopping = errors.New("the node is stopping")
 	errStale    = errors.New("the lease may have run out before the delivery began")
+	errParked   = errors.New("its namespace was above its share of the budget")
 	errGone     = errors.New("the sink ended its goroutine")
 )
 
 // dispatcher hands messages to sinks. Each sink has a queue, bounded, and a number of
 // dispatch slots. Offering never blocks; a slot that is free takes the next message, in
-// turn from each namespace that has not used up its share of the slots. So a namespace
-// whose deliveries hang holds its share and no more, and what it has waiting is in
-// nobody's way: it does not even count against the bound.
+// turn from each namespace that has not used up its share: of the slots, and of the bytes
+// that all queues deliver. So a namespace whose deliveries hang holds its share and no
+// more, and what it has waiting is in nobody's way: it does not even count against the
+// bound.
 //
 // A goroutine lives while it has messages to deliver. The lock is held for bookkeeping
 // only, never while a sink works.
 type dispatcher struct {
-	slots    int           // deliveries at a time, a queue
-	share    int           // of those, at most so many of one namespace
-	capacity int           // messages waiting that could run if a slot were free, a queue
-	timeout  time.Duration // one delivery
-	clock    func() int64  // monotonic nanoseconds
+	limits
+	clock func() int64 // monotonic nanoseconds
 
 	ctx  context.Context // of all deliveries
 	stop context.CancelCauseFunc
 	wake chan struct{} // there are results; holds 1
 
 	mu      sync.Mutex
+	queues  []*queue
+	bytes   map[string]int64 // payload bytes being delivered, by namespace; none at 0
 	results []*item
 	running sync.WaitGroup
 }
 
-func newDispatcher(slots, share, capacity int, timeout time.Duration, clock func() int64) *dispatcher {
-	d := &dispatcher{
-		slots: slots, share: share, capacity: capacity, timeout: timeout, clock: clock,
-		wake: make(chan struct{}, 1),
-	}
+// limits are how much a dispatcher does at a time.
+type limits struct {
+	slots      int           // deliveries, a queue
+	share      int           // of those, at most so many of one namespace
+	shareBytes int64         // no delivery of a namespace begins while it has as many under way, in all queues
+	capacity   int           // messages waiting that could run if a slot were free, a queue
+	timeout    time.Duration // one delivery
+}
+
+func newDispatcher(l limits, clock func() int64) *dispatcher {
+	d := &dispatcher{limits: l, clock: clock, wake: make(chan struct{}, 1), bytes: map[string]int64{}}
 	d.ctx, d.stop = context.WithCancelCause(context.Background())
 	return d
 }
@@ -83,7 +92,24 @@ type tenant struct {
 }
 
 func (d *dispatcher) newQueue(sink Sink) *queue {
-	return &queue{d: d, sink: sink, tenants: map[string]*tenant{}}
+	q := &queue{d: d, sink: sink, tenants: map[string]*tenant{}}
+	d.queues = append(d.queues, q)
+	return q
+}
+
+// open reports whether a namespace is below its share.
+func (q *queue) open(t *tenant) bool {
+	return t.running < q.d.share && q.d.bytes[t.namespace] < q.d.shareBytes
+}
+
+// count adds a namespace's waiting messages to what is ready in each queue where it is
+// below its share, or with -1 takes them off: before and after a change of what it runs.
+func (d *dispatcher) count(namespace string, sign int) {
+	for _, q := range d.queues {
+		if t := q.tenants[namespace]; t != nil && q.open(t) {
+			q.ready += sign * len(t.waiting)
+		}
+	}
 }
 
 // offer hands a message on, or refuses it where the queue is full. It never blocks.
@@ -94,7 +120,7 @@ func (q *queue) offer(it *item) bool {
 	if t == nil {
 		t = &tenant{namespace: it.Namespace}
 	}
-	if t.running < q.d.share {
+	if q.open(t) {
 		if q.ready >= q.d.capacity {
 			return false
 		}
@@ -105,15 +131,20 @@ func (q *queue) offer(it *item) bool {
 		q.ring = append(q.ring, t)
 	}
 	t.waiting = append(t.waiting, it)
+	q.fill()
+	return true
+}
+
+// fill begins deliveries in the slots that are free.
+func (q *queue) fill() {
 	for q.running < q.d.slots {
 		it := q.take()
 		if it == nil {
-			break
+			return
 		}
 		q.d.running.Add(1)
 		go q.deliver(it)
 	}
-	return true
 }
 
 // room is how many more messages the queue takes.
@@ -130,19 +161,18 @@ func (q *queue) take() *item {
 			q.next = 0
 		}
 		t := q.ring[q.next]
-		if t.running >= q.d.share {
+		if !q.open(t) {
 			q.next++
 			continue
 		}
 		it := t.waiting[0]
+		q.d.count(t.namespace, -1)
 		t.waiting[0] = nil
 		t.waiting = t.waiting[1:]
-		q.ready--
 		q.running++
 		t.running++
-		if t.running == q.d.share {
-			q.ready -= len(t.waiting)
-		}
+		q.d.bytes[t.namespace] += it.bytes
+		q.d.count(t.namespace, +1)
 		if len(t.waiting) == 0 {
 			q.ring = append(q.ring[:q.next], q.ring[q.next+1:]...)
 		} else {
@@ -158,11 +188,14 @@ func (q *queue) finish(it *item) *item {
 	q.d.mu.Lock()
 	defer q.d.mu.Unlock()
 	t := q.tenants[it.Namespace]
-	if t.running == q.d.share {
-		q.ready += len(t.waiting)
-	}
+	full := q.d.bytes[t.namespace] >= q.d.shareBytes
+	q.d.count(t.namespace, -1)
 	t.running--
 	q.running--
+	if q.d.bytes[t.namespace] -= it.bytes; q.d.bytes[t.namespace] == 0 {
+		delete(q.d.bytes, t.namespace)
+	}
+	q.d.count(t.namespace, +1)
 	if t.running == 0 && len(t.waiting) == 0 {
 		delete(q.tenants, t.namespace)
 	}
@@ -171,7 +204,13 @@ func (q *queue) finish(it *item) *item {
 	case q.d.wake <- struct{}{}:
 	default:
 	}
-	return q.take()
+	next := q.take()
+	if full { // the bytes kept more of it waiting than this one slot takes
+		for _, q := range q.d.queues {
+			q.fill()
+		}
+	}
+	return next
 }
 
 // deliver delivers a message, and then others, as long as there is one for its slot.
@@ -252,4 +291,81 @@ func (q *queue) withdraw() []*item {
 	}
 	q.ring, q.ready = nil, 0
 	return waiting
+}
+
+// takeBack takes messages that wait out of the queues again, until their payloads come to
+// need bytes; none, where all that wait would not come to that. Whoever holds most gives
+// first, and of that what would be delivered last. held is the payload bytes in flight of
+// each namespace; those taken are taken off.
+func (d *dispatcher) takeBack(need int64, held map[string]int64) []*item {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	lines := map[string][]*item{}
+	all := int64(0)
+	for _, q := range d.queues {
+		for _, t := range q.ring {
+			for _, it := range t.waiting {
+				if it.bytes > 0 {
+					lines[t.namespace] = append(lines[t.namespace], it)
+					all += it.bytes
+				}
+			}
+		}
+	}
+	if all < need {
+		return nil
+	}
+	taken := map[*item]bool{}
+	for need > 0 {
+		most := ""
+		for namespace := range lines {
+			if most == "" || held[namespace] > held[most] || held[namespace] == held[most] && namespace < most {
+				most = namespace
+			}
+		}
+		line := lines[most]
+		it := line[len(line)-1]
+		if lines[most] = line[:len(line)-1]; len(line) == 1 {
+			delete(lines, most)
+		}
+		taken[it] = true
+		held[most] -= it.bytes
+		need -= it.bytes
+	}
+	var items []*item
+	for _, q := range d.queues {
+		items = append(items, q.remove(taken)...)
+	}
+	return items
+}
+
+// remove takes messages that wait out of the queue, and returns them, the oldest of a
+// namespace first.
+func (q *queue) remove(taken map[*item]bool) []*item {
+	var items []*item
+	for i := 0; i < len(q.ring); {
+		t := q.ring[i]
+		before := len(t.waiting)
+		t.waiting = slices.DeleteFunc(t.waiting, func(it *item) bool {
+			if taken[it] {
+				items = append(items, it)
+			}
+			return taken[it]
+		})
+		if q.open(t) {
+			q.ready -= before - len(t.waiting)
+		}
+		if len(t.waiting) > 0 {
+			i++
+			continue
+		}
+		q.ring = slices.Delete(q.ring, i, i+1)
+		if i < q.next {
+			q.next--
+		}
+		if t.running == 0 {
+			delete(q.tenants, t.namespace)
+		}
+	}
+	return items
 }

@@ -28,7 +28,7 @@ func claimed(id int64, namespace string) *item {
 // and what it has waiting takes no room in the queue.
 func TestHungNamespaceHoldsItsShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDispatcher(4, 2, 10, time.Hour, bubbleClock())
+		d := newDispatcher(limits{4, 2, 1, 10, time.Hour}, bubbleClock())
 		var hung atomic.Int64
 		quick := 0
 		q := d.newQueue(SinkFunc(func(ctx context.Context, m Message) error {
@@ -73,7 +73,7 @@ func TestHungNamespaceHoldsItsShare(t *testing.T) {
 // A namespace that came with much waits its turn like one that came with little.
 func TestTurnsComeRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDispatcher(1, 1, 100, time.Hour, bubbleClock())
+		d := newDispatcher(limits{1, 1, 1, 100, time.Hour}, bubbleClock())
 		first := make(chan struct{})
 		var order strings.Builder // by the one slot
 		q := d.newQueue(SinkFunc(func(_ context.Context, m Message) error {
@@ -144,7 +144,7 @@ func TestDeliveryOutcomes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
-				d := newDispatcher(1, 1, 2, time.Second, bubbleClock())
+				d := newDispatcher(limits{1, 1, 1, 2, time.Second}, bubbleClock())
 				q := d.newQueue(test.sink)
 				it := claimed(1, "ns")
 				if test.before != nil {
@@ -189,7 +189,7 @@ func (e *brokenError) Error() string { return e.text }
 // A sink that ends its goroutine costs no slot.
 func TestGoexitKeepsTheSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDispatcher(1, 1, 10, time.Second, bubbleClock())
+		d := newDispatcher(limits{1, 1, 1, 10, time.Second}, bubbleClock())
 		q := d.newQueue(SinkFunc(func(context.Context, Message) error { runtime.Goexit(); return nil }))
 		for id := range int64(10) {
 			q.offer(claimed(id, "ns"))
@@ -204,7 +204,7 @@ func TestGoexitKeepsTheSlot(t *testing.T) {
 // A stop lets nothing begin that waits, and what runs is told.
 func TestStopEndsAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDispatcher(2, 2, 10, time.Hour, bubbleClock())
+		d := newDispatcher(limits{2, 2, 1, 10, time.Hour}, bubbleClock())
 		var calls atomic.Int64
 		q := d.newQueue(SinkFunc(func(ctx context.Context, m Message) error {
 			calls.Add(1)
@@ -229,7 +229,7 @@ func TestStopEndsAll(t *testing.T) {
 }
 
 func BenchmarkDispatch(b *testing.B) {
-	d := newDispatcher(64, 32, 1000, time.Minute, func() int64 { return 1 })
+	d := newDispatcher(limits{64, 32, 1 << 20, 1000, time.Minute}, func() int64 { return 1 })
 	q := d.newQueue(SinkFunc(func(context.Context, Message) error { return nil }))
 	items := make([]*item, b.N)
 	for i := range items {

@@ -109,7 +109,7 @@ func (l *loop) settle(ctx context.Context, items []*item, count interface{ Add(i
 		answered[it.ID] = false // an older claim of the same message was lost
 		if it.verdict != untried {
 			l.progress = true
-		} else if ours {
+		} else if ours && !it.parked {
 			l.refused = it.err
 			l.again, l.some = false, false // not at once again: it would be refused again
 		}
@@ -157,12 +157,14 @@ func (l *loop) beginDrain() {
 	l.drainAt = l.clock() + int64(l.config.DrainTimeout)
 	l.duties.heartbeat = 0
 	l.say("draining", "in_flight", len(l.book))
+	l.endAllParking(errStopping, func(*item) bool { return true })
 }
 
 // withdraw gives back what no delivery has begun for.
 func (l *loop) withdraw() {
 	waiting := l.stash
 	l.stash = nil
+	l.endAllParking(errStopping, func(*item) bool { return true })
 	for _, q := range l.routes {
 		waiting = append(waiting, q.withdraw()...)
 	}

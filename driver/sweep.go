@@ -73,11 +73,12 @@ type Stats struct {
 	Lost      int64 // claims that were no longer ours
 	Pauses    int64 // times that claiming paused
 	InFlight  int64 // messages claimed and not settled, now
-	UsedBytes int64 // their payload bytes, now
+	Parked    int64 // those of them whose payload is not held, now
+	UsedBytes int64 // payload bytes of the others, now
 }
 
 type counters struct {
-	sweeps, claimed, done, retried, failed, released, lost, pauses, inFlight atomic.Int64
+	sweeps, claimed, done, retried, failed, released, lost, pauses, inFlight, parked atomic.Int64
 }
 
 // Stats returns the counts so far. It may be called at any time, from any goroutine.
@@ -86,7 +87,7 @@ func (s *Sweeper) Stats() Stats {
 	return Stats{
 		Sweeps: c.sweeps.Load(), Claimed: c.claimed.Load(), Done: c.done.Load(), Retried: c.retried.Load(),
 		Failed: c.failed.Load(), Released: c.released.Load(), Lost: c.lost.Load(), Pauses: c.pauses.Load(),
-		InFlight: c.inFlight.Load(), UsedBytes: s.budget.Usage(),
+		InFlight: c.inFlight.Load(), Parked: c.parked.Load(), UsedBytes: s.budget.Usage(),
 	}
 }
 
@@ -107,10 +108,12 @@ type loop struct {
 	routes   map[string]*queue
 
 	book    map[Ref]*item // what is claimed and not settled
-	stash   []*item       // claimed, and refused by its queue
-	results []*item       // delivered, and to be settled
+	held    map[string]*holding
+	stash   []*item // claimed, and refused by its queue
+	results []*item // delivered, and to be settled
 
 	sweepAt  int64 // clock time of the next sweep
+	pausedAt int64 // clock time of the last pause
 	again    bool  // the last claim came back full: sweep as soon as there is room
 	some     bool  // it brought some: sweep as soon as they are settled, a ceiling may have held more back
 	trouble  trouble
@@ -152,6 +155,8 @@ func (s *Sweeper) sweep(ctx context.Context, live bool, maxSweeps int) error {
 				break
 			}
 		} else if l.mayClaim() {
+			l.unpark()
+			l.flush(ctx)
 			l.claim(ctx)
 		}
 		if !l.draining && l.over() {
@@ -201,8 +206,12 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 	l := &loop{
 		Sweeper: s, log: c.Logger.With("node", c.Node), live: live, most: maxSweeps, shards: shards,
 		lease: outbox.lease, maxBatch: outbox.maxBatch, clock: clock, control: control,
-		dispatch: newDispatcher(c.Slots, max(int(float64(c.Slots)*c.Share), 1), c.Queue, c.DeliveryTimeout, clock),
-		routes:   map[string]*queue{}, book: map[Ref]*item{},
+		dispatch: newDispatcher(limits{
+			slots: c.Slots, share: max(int(float64(c.Slots)*c.Share), 1),
+			shareBytes: max(int64(float64(params.LowBytes)*c.Share), 1),
+			capacity:   c.Queue, timeout: c.DeliveryTimeout,
+		}, clock),
+		routes: map[string]*queue{}, book: map[Ref]*item{}, held: map[string]*holding{},
 	}
 	l.sink = l.dispatch.newQueue(c.Sink)
 	for name, sink := range c.Routes {
@@ -219,8 +228,10 @@ func (l *loop) mayClaim() bool {
 		return false
 	}
 	l.sweepAt = now + int64(jitter(l.config.Tick))
+	l.relieve()
 	switch l.control.Tick(l.budget.Usage(), l.drained()) {
 	case watermark.Pause:
+		l.pausedAt = now
 		l.stats.pauses.Add(1)
 		l.log.Info("claiming paused", "reason", l.control.Reason(), "in_flight_bytes", l.budget.Usage())
 		l.duties.heartbeat = 0 // tell the others at once
@@ -259,7 +270,7 @@ func (l *loop) drained() bool {
 
 func (l *loop) claim(ctx context.Context) {
 	left := l.config.Budget - l.budget.Usage()
-	if left <= 0 {
+	if left <= 0 || l.clock() < l.retryAt {
 		return
 	}
 	before := l.clock()
@@ -289,7 +300,11 @@ func (l *loop) claim(ctx context.Context) {
 		it.leased.Store(before + int64(l.lease))
 		l.book[it.Ref()] = it
 		l.stats.inFlight.Add(1)
-		l.budget.Add(it.bytes)
+		if l.crowded(it) {
+			l.park(it)
+			continue
+		}
+		l.hold(it)
 		if !it.queue.offer(it) {
 			l.control.OnSendRejected()
 			l.stash = append(l.stash, it)
@@ -338,16 +353,16 @@ func (l *loop) over() bool {
 	return l.ending != nil || l.emptied || l.most > 0 && l.stats.sweeps.Load() >= int64(l.most)
 }
 
-// leave takes a message out of the book: settled, lost or abandoned. It is the one place
-// where its bytes are given back (INV-13).
+// leave takes a message out of the book: settled, lost or abandoned. Its bytes are given
+// back, if that was not done when it was parked (INV-13).
 func (l *loop) leave(it *item) {
 	if _, ok := l.book[it.Ref()]; !ok {
 		return
 	}
 	delete(l.book, it.Ref())
 	l.stats.inFlight.Add(-1)
-	if !l.budget.Sub(it.bytes) {
-		l.log.Error("more bytes given back than were in flight", "id", it.ID)
+	if !it.parked {
+		l.letGo(it)
 	}
 }
 

@@ -121,11 +121,14 @@ func TestStalledSink(t *testing.T) {
 }
 
 // INV-12: bytes in flight above the high watermark pause claiming, and once they have
-// drained below the low one, it goes on; all the while the budget holds (INV-13).
+// drained below the low one, it goes on; all the while the budget holds (INV-13). All of
+// them are under way: there is nothing to park.
 func TestPauseDrainResume(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	fill(t, db.Pool, "ns", "q", 100, 1000)
+	for i := range 20 {
+		fill(t, db.Pool, fmt.Sprint("ns", i), "q", 5, 1000)
+	}
 	let := make(chan struct{})
 	var most atomic.Int64
 	var s *driver.Sweeper
@@ -139,7 +142,7 @@ func TestPauseDrainResume(t *testing.T) {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-	}), func(c *driver.Config) { c.Budget = 20_000; c.Batch = 3 })
+	}), func(c *driver.Config) { c.Budget, c.Batch, c.Share = 20_000, 3, 0.1 })
 	n := startNode(t, s)
 	await(t, db.Pool, "select exists (select from outbox.node where node = 'n1' and coalesce(paused, '') = 'in-flight bytes' and in_flight_bytes between 16000 and 20999)")
 	sweeps := s.Stats().Sweeps

@@ -1,0 +1,139 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fairclaim/fairclaim/driver"
+)
+
+// gauge is a sink that notes the bytes in flight at each delivery, on the way to another.
+type gauge struct {
+	sink driver.Sink
+	node *driver.Sweeper // set before it runs
+
+	mu    sync.Mutex
+	most  int64
+	taken map[string][]time.Time // by dispatch key, when it came
+}
+
+func newGauge(sink driver.Sink) *gauge { return &gauge{sink: sink, taken: map[string][]time.Time{}} }
+
+func (g *gauge) Deliver(ctx context.Context, m driver.Message) error {
+	used := g.node.Stats().UsedBytes
+	g.mu.Lock()
+	g.most = max(g.most, used)
+	g.taken[m.DispatchKey] = append(g.taken[m.DispatchKey], time.Now())
+	g.mu.Unlock()
+	if m.Attempt != 1 {
+		return driver.Permanent(fmt.Errorf("attempt %d, want 1", m.Attempt)) // INV-10: nothing was charged before
+	}
+	return g.sink.Deliver(ctx, m)
+}
+
+// came returns when a message came, and fails if it came more than once.
+func (g *gauge) came(t testing.TB, key string) (at time.Time, yet bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.taken[key]) > 1 {
+		t.Errorf("%s came %d times", key, len(g.taken[key]))
+	}
+	if len(g.taken[key]) == 0 {
+		return at, false
+	}
+	return g.taken[key][0], true
+}
+
+// within checks INV-13: no more than the budget and one payload was ever in flight.
+func (g *gauge) within(t testing.TB, budget, payload int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.most >= budget+payload {
+		t.Errorf("INV-13: %d bytes were in flight, want less than the budget of %d and a payload of %d", g.most, budget, payload)
+	}
+}
+
+// trickle enqueues n messages, one after the other has come, and returns how long each
+// waited from its commit to its delivery.
+func trickle(t testing.TB, q querier, g *gauge, namespace, queue string, n, bytes int) []time.Duration {
+	t.Helper()
+	var waits []time.Duration
+	for i := range n {
+		key := fmt.Sprintf("%s/%s/%d", namespace, queue, i)
+		run(t, q, "select outbox.enqueue($1, $2, $3, convert_to(repeat('x', $4), 'UTF8'))", namespace, queue, key, bytes)
+		since := time.Now()
+		eventually(t, key+" is delivered", func() bool { _, yet := g.came(t, key); return yet })
+		at, _ := g.came(t, key)
+		waits = append(waits, at.Sub(since))
+	}
+	slices.Sort(waits)
+	return waits
+}
+
+// quickly checks that the median is below two sweeps.
+func quickly(t testing.TB, waits []time.Duration, tick time.Duration) {
+	t.Helper()
+	if median := waits[len(waits)/2]; median >= 2*tick {
+		t.Errorf("the median wait is %v, want less than two sweeps of %v; all: %v", median, tick, waits)
+	}
+	t.Logf("waits: median %v, longest %v", waits[len(waits)/2], waits[len(waits)-1])
+}
+
+// byTenant is a sink for each namespace.
+type byTenant map[string]driver.Sink
+
+func (b byTenant) Deliver(ctx context.Context, m driver.Message) error {
+	return b[m.Namespace].Deliver(ctx, m)
+}
+
+// A tenant whose deliveries hang, with payloads that would fill the budget many times,
+// does not hold up a quick one: what it has waiting is parked, and its quota is the bound
+// of that. Nothing is claimed and given back in a circle meanwhile, nothing is charged for
+// it (INV-10), the budget holds (INV-13), and once the tenant works again all of it comes.
+func TestHungTenantWithLargePayloads(t *testing.T) {
+	t.Parallel()
+	const payload, budget, tick = 10_000, 200_000, 100 * time.Millisecond
+	for name, option := range map[string]func(*driver.Config){
+		"one sink":   func(*driver.Config) {},
+		"two routes": func(c *driver.Config) { c.Routes = map[string]driver.Sink{"p": c.Sink} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pg.New(t)
+			hang, quick := newHanging(), new(collector)
+			g := newGauge(byTenant{"hung": hang, "quick": quick})
+			s := newNode(t, db, g, func(c *driver.Config) { c.Budget, c.Tick, c.MinPause = budget, tick, tick }, option)
+			g.node = s
+			fill(t, db.Pool, "hung", "q", 150, payload)
+			run(t, db.Pool, "select outbox.enqueue('hung', 'p', 'p-' || i, convert_to(repeat('x', $1), 'UTF8')) from generate_series(1, 50) as i", payload)
+			n := startNode(t, s)
+			eventually(t, "deliveries hang", func() bool { return len(hang.begun) > 0 })
+			quickly(t, trickle(t, db.Pool, g, "quick", "q", 10, 5000), tick) // while the quota fills
+			eventually(t, "all of the hung tenant is claimed", func() bool { return n.Stats().InFlight == 200 })
+			quickly(t, trickle(t, db.Pool, g, "quick", "p", 10, 5000), tick)
+			eventually(t, "the quick tenant's are settled", func() bool { return n.Stats().Done == 20 })
+			before := n.Stats()
+			if before.Pauses != 1 || before.Claimed != 220 || before.Released != 0 || before.Retried != 0 || before.Parked == 0 || before.Done != 20 {
+				t.Errorf("stats are %+v, want 1 pause, 220 claimed, 20 done, some parked, and nothing released", before)
+			}
+			if begun := len(hang.begun); begun < 2 || begun > 5 {
+				t.Errorf("%d deliveries hang, want as many as half of low holds, 5", begun)
+			}
+			close(hang.let)
+			eventually(t, "all is settled", func() bool { return n.Stats().Done == 220 })
+			after := n.drained(t)
+			if after.Parked != 0 || after.Claimed != after.Done+after.Released || after.Failed+after.Lost != 0 {
+				t.Errorf("stats are %+v", after)
+			}
+			for i := range 150 {
+				g.came(t, fmt.Sprintf("hung-%d", i+1))
+			}
+			g.within(t, budget, payload)
+			wantOutcomes(t, db.Pool, map[string]int{"done": 220})
+		})
+	}
+}
