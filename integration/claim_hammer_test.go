@@ -80,7 +80,8 @@ func (h hammer) run(ctx context.Context, db *pgtest.DB, length time.Duration, se
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if err := conn.PgConn().Exec(ctx, h.setUp).Close(); err != nil {
+	// The quotas of the set-up have been in force for long: outbox.check takes them at their word.
+	if err := conn.PgConn().Exec(ctx, h.setUp+"; delete from outbox.former_quota").Close(); err != nil {
 		return fmt.Errorf("set up: %w", err)
 	}
 	deadline := time.Now().Add(length)
@@ -103,7 +104,15 @@ func (h hammer) run(ctx context.Context, db *pgtest.DB, length time.Duration, se
 			return hammerLoop(groupCtx, db.DSN, deadline, "", func(conn *pgx.Conn) error { return hammerCheck(groupCtx, conn, h.check) })
 		})
 	}
-	return errors.Join(group.Wait(), hammerAccount(ctx, conn))
+	group.Go(func() error {
+		return hammerLoop(groupCtx, db.DSN, deadline, "", func(conn *pgx.Conn) error { return hammerAudit(groupCtx, conn) })
+	})
+	return errors.Join(group.Wait(), hammerAccount(ctx, conn), hammerAudit(ctx, conn))
+}
+
+// hammerAudit is the audit that ships, under traffic too: it sees one snapshot.
+func hammerAudit(ctx context.Context, conn *pgx.Conn) error {
+	return hammerCheck(ctx, conn, "select format('check: %s %s %s', v.guarantee, v.subject, v.detail) from outbox.check() as v")
 }
 
 // hammerLoop does something on a connection of its own until the deadline.

@@ -90,6 +90,7 @@ func TestSoak(t *testing.T) {
 			for namespace, q := range soakQuotas {
 				run(t, db.Pool, "select outbox.set_quota($1, $2, $3)", namespace, q.quota, q.strict)
 			}
+			run(t, db.Pool, "delete from outbox.former_quota") // they have been in force for long
 			keys := s.play(soakTime(t))
 			s.account(keys)
 			if test.over >= 0 && s.over > test.over {
@@ -122,6 +123,7 @@ func (s *soak) play(length time.Duration) []string {
 	work.Go(func() { keys = s.enqueue(ctx) })
 	var sampler sync.WaitGroup
 	sampler.Go(func() { s.sample(sampling) })
+	sampler.Go(func() { s.audit(sampling) })
 
 	s.disturb(ctx, length)
 	work.Wait()
@@ -175,7 +177,7 @@ func (s *soak) kill(i int) {
 
 func (s *soak) expire(node string) {
 	eventually(s.t, "the leases of a dead node ended", func() bool {
-		_, err := s.db.Pool.Exec(s.t.Context(), "update outbox.claimed set lease_until = '-infinity' where claimed_by = $1", node)
+		_, err := s.db.Pool.Exec(s.t.Context(), "update outbox.claimed set lease_until = clock_timestamp() where claimed_by = $1", node)
 		return err == nil
 	})
 }
@@ -185,7 +187,7 @@ func (s *soak) expire(node string) {
 // off when PostgreSQL was killed. Living nodes extend what they know of within 18 s.
 func (s *soak) expireForgotten() {
 	dead := slices.Collect(maps.Keys(s.killed))
-	_, _ = s.db.Pool.Exec(s.t.Context(), `update outbox.claimed set lease_until = '-infinity'
+	_, _ = s.db.Pool.Exec(s.t.Context(), `update outbox.claimed set lease_until = clock_timestamp()
 where claimed_by = any ($1) or lease_until = claimed_at + interval '60 s' and claimed_at < clock_timestamp() - interval '20 s'`, dead)
 }
 
@@ -276,6 +278,20 @@ func (s *soak) sample(ctx context.Context) {
 	}
 }
 
+// audit asks outbox.check all the while.
+func (s *soak) audit(ctx context.Context) {
+	for ctx.Err() == nil {
+		found, _ := audit(ctx, s.db.Pool) // PostgreSQL may be away
+		for _, v := range found {
+			s.t.Errorf("check: %v", v)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
 func (s *soak) ask(sql string, args ...any) (int, error) {
 	rows, err := s.db.Pool.Query(s.t.Context(), sql, args...)
 	if err != nil {
@@ -314,6 +330,7 @@ from outbox.claimed as c join outbox.message as m using (id)`)
 	}
 	s.accountMessages(keys, delivered)
 	s.accountStats()
+	wantSound(t, s.db.Pool)
 }
 
 func (s *soak) accountMessages(keys []string, delivered map[string][]soakDelivery) {

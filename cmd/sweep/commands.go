@@ -24,6 +24,7 @@ type commands struct {
 	Status  statusCmd  `cmd:"" help:"Show backlog, nodes, what is paused and what keeps dead rows alive."`
 	Explain explainCmd `cmd:"" help:"Show what a claim would do now, and why."`
 	Why     whyCmd     `cmd:"" help:"Show where one message stands, and what holds it back."`
+	Check   checkCmd   `cmd:"" help:"Audit the outbox: every guarantee that SQL can check."`
 	Quota   quotaCmd   `cmd:"" help:"Show or set a namespace's quota."`
 	Pause   pauseCmd   `cmd:"" help:"Hold a namespace, a route, or everything."`
 	Resume  resumeCmd  `cmd:"" help:"Take a pause back."`

@@ -10,9 +10,9 @@ set enable_mergejoin = off
 set jit = off
 as $$
 -- Deletes up to max messages that were done or cancelled (and failed, when asked) longer
--- ago than older_than (null: config.retention), with payloads and failures, and the
--- walks of nodes that are gone. Their dispatch keys are free again. Returns how many;
--- call it until that is below max.
+-- ago than older_than (null: config.retention), with payloads and failures, the walks
+-- of nodes that are gone, and quotas that were lowered long ago. Their dispatch keys are
+-- free again. Returns how many messages; call it until that is below max.
 declare
   v_before  timestamptz;
   v_outcome text;
@@ -43,6 +43,9 @@ begin
     v_done := v_done + cardinality(v_ids);
     exit when v_done >= prune.max;
   end loop;
+  delete from outbox.former_quota as q where q.ctid = any (array(
+    select f.ctid from outbox.former_quota as f
+    where f.until < clock_timestamp() - interval '30 days' limit 100 for update skip locked));
   -- Nodes that are gone: a new one goes on at the newest walk of any, the others are of no
   -- use. Only under the node's lock: its claim would have to wait for this transaction.
   delete from outbox.node as n where n.node in (

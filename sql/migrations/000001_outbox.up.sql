@@ -180,6 +180,18 @@ create table outbox.namespace (
 comment on column outbox.namespace.quota is 'Claimed messages at a time; null: config.default_quota; 0 holds everything';
 comment on column outbox.namespace.strict is 'The quota is never exceeded, whoever claims; claims of this namespace exclude each other';
 
+-- Quotas that were lowered, for check(): what was claimed under them may still be.
+create table outbox.former_quota (
+  until     timestamptz not null,
+  namespace text        collate "C",
+  quota     int         not null,
+  by        text        not null
+);
+create index former_quota_until on outbox.former_quota (until);
+alter table outbox.former_quota replica identity full; -- likewise, prune
+comment on column outbox.former_quota.namespace is 'Null: the default quota';
+comment on column outbox.former_quota.quota is 'What it was; the largest int where it was not strict';
+
 create table outbox.pause (
   namespace  text        collate "C",
   task_queue text        collate "C",

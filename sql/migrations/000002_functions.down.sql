@@ -47,6 +47,11 @@ drop function outbox.pause(namespace text, task_queue text, note text);
 -- dropped: sql/functions/leave.sql
 drop function outbox.leave(node text);
 
+-- dropped: sql/functions/keep_former_quota.sql
+drop trigger former_quota on outbox.config;
+drop trigger former_quota on outbox.namespace;
+drop function outbox.keep_former_quota();
+
 -- dropped: sql/functions/heartbeat.sql
 drop function outbox.heartbeat(node text, shards int[], paused text, in_flight_bytes bigint);
 
@@ -88,9 +93,6 @@ drop function outbox.enqueue_batch(namespaces text[], task_queues text[], dispat
 
 -- dropped: sql/functions/enqueue.sql
 drop function outbox.enqueue(namespace text, task_queue text, dispatch_key text, payload bytea, content_type text, headers jsonb, delay interval);
-
--- dropped: sql/functions/shard_of.sql
-drop function outbox.shard_of(dispatch_key text, shard_count int);
 
 -- dropped: sql/functions/count_due.sql
 drop function outbox.count_due(namespace text, next_held int[], now timestamptz, cap int);
@@ -150,6 +152,9 @@ drop function outbox.check_settle(func text, ids bigint[], tokens bigint[]);
 -- dropped: sql/functions/check_claim.sql
 drop function outbox.check_claim(func text, node text, shards int[], batch int, config outbox.config);
 
+-- dropped: sql/functions/check.sql
+drop function outbox.check(newest bigint, max int);
+
 -- dropped: sql/functions/cancel_namespace.sql
 drop function outbox.cancel_namespace(namespace text, max int);
 
@@ -167,6 +172,21 @@ drop function outbox.lock_class();
 
 -- dropped: sql/functions/bad_argument.sql
 drop function outbox.bad_argument(func text, argument text, problem text, hint text);
+
+-- dropped: sql/functions/audit_schema.sql
+drop function outbox.audit_schema();
+
+-- dropped: sql/functions/audit_messages.sql
+drop function outbox.audit_messages(first_id bigint);
+
+-- dropped: sql/functions/shard_of.sql
+drop function outbox.shard_of(dispatch_key text, shard_count int);
+
+-- dropped: sql/functions/audit_indexes.sql
+drop function outbox.audit_indexes(is_full boolean);
+
+-- dropped: sql/functions/audit_claims.sql
+drop function outbox.audit_claims();
 
 -- dropped: sql/functions/all_shards.sql
 drop function outbox.all_shards();

@@ -13,6 +13,370 @@ comment on function outbox.all_shards is 'Every shard, 0 to shard_count - 1';
 revoke all on function outbox.all_shards from public;
 -- <<< sql/functions/all_shards.sql
 
+-- >>> sql/functions/audit_claims.sql
+create or replace function outbox.audit_claims()
+returns table (guarantee text, subject text, detail text, hint text)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set enable_nestloop = off
+set jit = off
+as $$
+-- The part of check() about what is claimed now: quotas, claim tokens, leases.
+--
+-- Quotas are judged by the claims that are still there, since a namespace may rightly have
+-- more claimed than its quota: after it was lowered, or while shards move. What no order of
+-- events allows is a claim above it. A claim holds its shards until it commits, so on those
+-- that it took rows from it counted every row with an older token; with its own they are
+-- at most its ceiling, and so the quota, of that time: the present one, or a former one
+-- that was in force less than a day before (a day, since the transaction that lowers a
+-- quota may commit late). Claims of a strict namespace count all shards, in the order of
+-- their tokens. The sum over shards that different claims held is bounded only while
+-- ownership is fixed, so nothing is said of it.
+declare
+  v_now    timestamptz := clock_timestamp();
+  v_config outbox.config;
+  v_token  bigint := (select q.last_value - (not q.is_called)::int from outbox.claim_token as q);
+begin
+  select c.* into v_config from outbox.config as c;
+
+  return query
+  with part as (
+    select c.namespace, c.shard, c.claim_token, min(c.claimed_at) as claimed_at, count(*) as rows
+    from outbox.claimed as c group by c.namespace, c.shard, c.claim_token
+  ), counted as (
+    select p.*, sum(p.rows) over (partition by p.namespace, p.shard order by p.claim_token) as on_shard,
+           sum(p.rows) over (partition by p.namespace order by p.claim_token) as on_all
+    from part as p
+  ), claim as (
+    select c.namespace, c.claim_token, min(c.claimed_at) as claimed_at,
+           case when coalesce(bool_or(n.strict), false) then max(c.on_all) else sum(c.on_shard) end as seen,
+           coalesce(bool_or(n.strict), false) as strict, coalesce(max(n.quota), v_config.default_quota) as quota
+    from counted as c left join outbox.namespace as n on n.namespace = c.namespace
+    group by c.namespace, c.claim_token
+  ), above as (
+    select c.*, greatest(c.quota, (select max(f.quota) from outbox.former_quota as f
+                                   where (f.namespace = c.namespace or f.namespace is null)
+                                     and c.claimed_at < f.until + interval '1 day')) as allowed
+    from claim as c
+    where c.seen > c.quota and c.claimed_at > v_now - interval '29 days' -- prune() forgets former quotas after 30
+  ), worst as (
+    select distinct on (a.namespace) a.* from above as a where a.seen > a.allowed
+    order by a.namespace, a.seen - a.allowed desc
+  )
+  select 'INV-4', format('namespace %L', w.namespace),
+         format('claim %s at %s brought it to %s messages%s, its quota is %s%s', w.claim_token, w.claimed_at, w.seen,
+                case when w.strict then '' else ' on the shards it took them from' end, w.quota,
+                case when w.allowed > w.quota then format(' (%s not long before)', w.allowed) else '' end),
+         'Claims went past outbox.claim_fair, or a function was changed: compare it with "sweep migrate sql".'
+  from worst as w;
+
+  return query
+  select 'INV-9', format('message %s', c.id),
+         format('has claim token %s, the last one drawn is %s', c.claim_token, v_token),
+         'A later claim could draw the same token. select setval(''outbox.claim_token'', (select max(claim_token) from outbox.claimed)).'
+  from outbox.claimed as c where c.claim_token > v_token;
+
+  return query
+  select 'INV-9', format('claim token %s', c.claim_token),
+         format('belongs to %s claims, by %s', count(distinct (c.claimed_by, c.claimed_at)),
+                left(string_agg(distinct c.claimed_by, ', '), 200)),
+         'Each claim draws its own. Was the sequence outbox.claim_token set back?'
+  from outbox.claimed as c group by c.claim_token having count(distinct (c.claimed_by, c.claimed_at)) > 1;
+
+  return query
+  select 'INV-2', format('message %s', c.id),
+         format('is claimed by %s, and its lease ran out at %s', c.claimed_by, c.lease_until),
+         'Nodes rescue every few seconds: may they, is a session holding its row? select * from outbox.rescue() takes it back.'
+  from outbox.claimed as c
+  where c.lease_until < v_now - interval '1 hour'
+    and exists (select from outbox.node as n where n.heartbeat_at > v_now - v_config.node_lapse);
+
+  return query
+  select 'INV-2', format('message %s', c.id), format('is claimed by %s until %s, no lease is that long', c.claimed_by, c.lease_until),
+         'No rescue takes it before. Set its lease_until to now().'
+  from outbox.claimed as c where c.lease_until > v_now + interval '2 days';
+end $$;
+comment on function outbox.audit_claims is 'The part of check() about what is claimed';
+revoke all on function outbox.audit_claims from public;
+-- <<< sql/functions/audit_claims.sql
+
+-- >>> sql/functions/audit_indexes.sql
+create or replace function outbox.audit_indexes(is_full boolean)
+returns table (guarantee text, subject text, detail text, hint text)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off -- Each order by below is an index's own: with these, only that
+set enable_bitmapscan = off -- index can give it, and only the heap a range of ctid.
+set enable_sort = off
+set enable_incremental_sort = off
+set jit = off
+as $$
+-- The part of check() about indexes: each is there, in use, and finds every row of its
+-- table. A row that an index lacks is as good as lost: the claim, the count of a quota,
+-- the rescue and the search for duplicates look nowhere else. Where not is_full, only the
+-- small tables are counted.
+begin
+  return query
+  select e.guarantee, format('index %s', e.name),
+         case when i.indexrelid is null then 'is missing' when not i.indisvalid then 'is not valid'
+              when not i.indisready then 'takes no new rows' else 'is not unique any more' end,
+         'Build it as the migration does ("sweep migrate sql"), or: reindex index outbox....'
+  from (values ('INV-2', 'message_pkey', true), ('INV-3', 'message_dispatch_key_key', true), ('INV-1', 'pending_pkey', true),
+               ('INV-14', 'pending_lane', false), ('INV-1', 'claimed_pkey', true), ('INV-14', 'claimed_namespace', false),
+               ('INV-14', 'claimed_lease', false), ('INV-1', 'settled_pkey', true), ('INV-14', 'settled_retention', false),
+               ('INV-14', 'settled_failed', false), ('INV-14', 'failure_id', false), ('INV-4', 'namespace_pkey', true),
+               ('INV-6', 'pause_key', true)) as e(guarantee, name, is_unique)
+  left join pg_class as c on c.relname = e.name and c.relnamespace = 'outbox'::regnamespace
+  left join pg_index as i on i.indexrelid = c.oid
+  where i.indexrelid is null or not i.indisvalid or not i.indisready or e.is_unique and not i.indisunique;
+
+  return query
+  select 'INV-2', format('index %s', x.name), format('finds %s of the %s rows of its table', x.by_index, x.by_heap),
+         'It is corrupt. Look at the disk and the server''s log, then: reindex index concurrently outbox....'
+  from (
+    select 'message_pkey' as name, (select count(*) from (select from outbox.message as m order by m.id offset 0) as x) as by_index,
+           (select count(*) from outbox.message as m where m.ctid >= '(0,0)') as by_heap where audit_indexes.is_full
+    union all
+    select 'message_dispatch_key_key', (select count(*) from (select from outbox.message as m order by m.dispatch_key offset 0) as x),
+           (select count(*) from outbox.message as m where m.ctid >= '(0,0)') where audit_indexes.is_full
+    union all
+    select 'pending_pkey', (select count(*) from (select from outbox.pending as p order by p.id offset 0) as x),
+           (select count(*) from outbox.pending as p where p.ctid >= '(0,0)') where audit_indexes.is_full
+    union all
+    select 'pending_lane', (select count(*) from (select from outbox.pending as p
+                             order by p.namespace, p.task_queue, p.shard, p.visible_after, p.id offset 0) as x),
+           (select count(*) from outbox.pending as p where p.ctid >= '(0,0)') where audit_indexes.is_full
+    union all
+    select 'settled_pkey', (select count(*) from (select from outbox.settled as s order by s.id offset 0) as x),
+           (select count(*) from outbox.settled as s where s.ctid >= '(0,0)') where audit_indexes.is_full
+    union all
+    select 'settled_retention', (select count(*) from (select from outbox.settled as s order by s.outcome, s.settled_at offset 0) as x),
+           (select count(*) from outbox.settled as s where s.ctid >= '(0,0)') where audit_indexes.is_full
+    union all
+    select 'settled_failed', (select count(*) from (select from outbox.settled as s where s.outcome = 'failed'
+                               order by s.namespace, s.id offset 0) as x),
+           (select count(*) from outbox.settled as s where s.ctid >= '(0,0)' and s.outcome || '' = 'failed') where audit_indexes.is_full
+    union all
+    select 'failure_id', (select count(*) from (select from outbox.failure as f order by f.id offset 0) as x),
+           (select count(*) from outbox.failure as f where f.ctid >= '(0,0)') where audit_indexes.is_full
+    union all
+    select 'claimed_pkey', (select count(*) from (select from outbox.claimed as c order by c.id offset 0) as x),
+           (select count(*) from outbox.claimed as c where c.ctid >= '(0,0)')
+    union all
+    select 'claimed_namespace', (select count(*) from (select from outbox.claimed as c order by c.namespace, c.shard offset 0) as x),
+           (select count(*) from outbox.claimed as c where c.ctid >= '(0,0)')
+    union all
+    select 'claimed_lease', (select count(*) from (select from outbox.claimed as c order by c.lease_until offset 0) as x),
+           (select count(*) from outbox.claimed as c where c.ctid >= '(0,0)')
+    union all
+    select 'namespace_pkey', (select count(*) from (select from outbox.namespace as n order by n.namespace offset 0) as x),
+           (select count(*) from outbox.namespace as n where n.ctid >= '(0,0)')
+    union all
+    select 'pause_key', (select count(*) from (select from outbox.pause as p order by p.namespace, p.task_queue offset 0) as x),
+           (select count(*) from outbox.pause as p where p.ctid >= '(0,0)')
+  ) as x
+  where x.by_index <> x.by_heap;
+end $$;
+comment on function outbox.audit_indexes is 'The part of check() about indexes';
+revoke all on function outbox.audit_indexes from public;
+-- <<< sql/functions/audit_indexes.sql
+
+-- >>> sql/functions/shard_of.sql
+create or replace function outbox.shard_of(dispatch_key text, shard_count int)
+returns int
+language sql immutable parallel safe
+-- The shard of a dispatch key: 0 to shard_count - 1, evenly spread. It is computed
+-- once, at enqueue, and stored, so that a restore on another platform moves nothing.
+-- The "C" collation keeps the hash apart from the database's own.
+begin atomic
+  select ((hashtextextended(shard_of.dispatch_key collate "C", 0) & 9223372036854775807) % shard_of.shard_count)::int;
+end;
+comment on function outbox.shard_of is 'The shard that a dispatch key hashes to';
+revoke all on function outbox.shard_of from public;
+-- <<< sql/functions/shard_of.sql
+
+-- >>> sql/functions/audit_messages.sql
+-- requires: shard_of.sql
+create or replace function outbox.audit_messages(first_id bigint)
+returns table (guarantee text, subject text, detail text, hint text)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set enable_nestloop = off -- after an analyse of empty tables it would be quadratic
+set work_mem = '64MB'     -- hashes of ids and keys
+set jit = off
+as $$
+-- The part of check() about messages one by one, those from this id on: each stands in
+-- one state, on its shard, with what its cold side says, charged as its state implies.
+declare
+  v_shards int := (select c.shard_count from outbox.config as c);
+begin
+  return query
+  select x.guarantee, format('message %s', h.id), x.detail, x.hint
+  from (
+    select p.id, 'pending' as state, p.namespace, p.task_queue, p.shard, p.payload_bytes, p.attempt, 0 as least
+    from outbox.pending as p where p.id >= audit_messages.first_id
+    union all
+    select c.id, 'claimed', c.namespace, c.task_queue, c.shard, c.payload_bytes, c.attempt, 1
+    from outbox.claimed as c where c.id >= audit_messages.first_id
+    union all
+    select s.id, s.outcome, s.namespace, s.task_queue, s.shard, null, s.attempts, (s.outcome <> 'cancelled')::int
+    from outbox.settled as s where s.id >= audit_messages.first_id
+  ) as h
+  left join outbox.message as m on m.id = h.id and m.id >= audit_messages.first_id
+  cross join lateral (
+    values
+      ('INV-2', m.id is null, format('is %s and has no row in outbox.message: its key and payload are gone', h.state),
+       'Nothing can deliver it. Restore its row in outbox.message, or delete it from the table of its state.'),
+      ('INV-4', h.namespace <> m.namespace, format('is %s in namespace %L, its message in %L', h.state, h.namespace, m.namespace),
+       'It counts against the wrong quota. Set namespace in the table of its state to that of outbox.message.'),
+      ('INV-4', h.shard <> outbox.shard_of(m.dispatch_key, v_shards),
+       format('is %s on shard %s, its key hashes to %s', h.state, h.shard, outbox.shard_of(m.dispatch_key, v_shards)),
+       'Another node than its shard''s owner claims and counts it, or none. Set shard to outbox.shard_of(dispatch_key, shard_count).'),
+      ('INV-7', h.task_queue <> m.task_queue, format('is %s in task queue %L, its message in %L', h.state, h.task_queue, m.task_queue),
+       'It goes by the wrong route. Set task_queue in the table of its state to that of outbox.message.'),
+      ('INV-10', h.attempt < h.least, format('is %s after %s attempts', h.state, h.attempt),
+       'A claim charges an attempt, nothing takes it below 0. Set attempt to 1.'),
+      ('INV-13', h.payload_bytes <> octet_length(m.payload),
+       format('is %s with %s bytes, its payload has %s', h.state, h.payload_bytes, octet_length(m.payload)),
+       'Claims count it against max_bytes by that. Set payload_bytes to the length of the payload.')
+  ) as x(guarantee, wrong, detail, hint)
+  where (m.id is null or h.namespace <> m.namespace or h.task_queue <> m.task_queue or h.attempt < h.least
+         or h.shard <> outbox.shard_of(m.dispatch_key, v_shards) or h.payload_bytes <> octet_length(m.payload))
+    and x.wrong;
+
+  return query
+  select 'INV-2', format('message %s', m.id), format('with key %L is in no state: neither pending, nor claimed, nor settled', m.dispatch_key),
+         'It is never delivered, and its key counts as a duplicate. Delete it from outbox.message and enqueue it again.'
+  from outbox.message as m
+  where m.id >= audit_messages.first_id
+    and not exists (select from outbox.pending as p where p.id = m.id)
+    and not exists (select from outbox.claimed as c where c.id = m.id)
+    and not exists (select from outbox.settled as s where s.id = m.id);
+
+  return query
+  select 'INV-2', format('message %s', h.id), format('is %s at once', string_agg(h.state, ' and ' order by h.state)),
+         'It may be delivered again after it was settled. Keep the row of one state; settled is the last.'
+  from (select p.id, 'pending' as state from outbox.pending as p where p.id >= audit_messages.first_id
+        union all select c.id, 'claimed' from outbox.claimed as c where c.id >= audit_messages.first_id
+        union all select s.id, s.outcome from outbox.settled as s where s.id >= audit_messages.first_id) as h
+  group by h.id having count(*) > 1;
+
+  return query
+  select 'INV-2', format('message %s', f.id), format('has %s recorded failures, and no row in outbox.message', count(*)),
+         'Delete them from outbox.failure, unless the message was deleted by mistake.'
+  from outbox.failure as f
+  where f.id >= audit_messages.first_id and not exists (select from outbox.message as m where m.id = f.id)
+  group by f.id;
+
+  return query
+  select 'INV-3', format('dispatch key %L', m.dispatch_key),
+         format('belongs to messages %s', array_to_string((array_agg(m.id order by m.id))[1:10], ', ')),
+         'The unique index is broken. Delete all of them but one, from every table, then: reindex table outbox.message.'
+  from outbox.message as m where m.id >= audit_messages.first_id
+  group by m.dispatch_key having count(*) > 1;
+end $$;
+comment on function outbox.audit_messages is 'The part of check() about messages one by one';
+revoke all on function outbox.audit_messages from public;
+-- <<< sql/functions/audit_messages.sql
+
+-- >>> sql/functions/audit_schema.sql
+create or replace function outbox.audit_schema()
+returns table (guarantee text, subject text, detail text, hint text)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+-- The part of check() about what the guarantees stand on: settings, sequences, triggers,
+-- tables that survive a crash, functions as they were installed, and rights.
+declare
+  v_owner  oid := (select n.nspowner from pg_namespace as n where n.oid = 'outbox'::regnamespace);
+  v_shards int := (select c.shard_count from outbox.config as c);
+  v_lapse  interval := (select c.node_lapse from outbox.config as c);
+  v_max    bigint;
+  v_last   bigint;
+begin
+  return query
+  select 'INV-4', 'outbox.config', format('has %s rows', count(*)), 'It has exactly one: insert into outbox.config default values.'
+  from outbox.config as c having count(*) <> 1;
+
+  return query
+  select 'INV-9', 'sequence outbox.claim_token', format('has cache %s, increment %s%s', q.seqcache, q.seqincrement,
+         case when q.seqcycle then ', and cycles' else '' end),
+         'A later claim must draw a larger token: alter sequence outbox.claim_token cache 1 increment 1 no cycle.'
+  from pg_sequence as q
+  where q.seqrelid = 'outbox.claim_token'::regclass and (q.seqcache <> 1 or q.seqincrement < 1 or q.seqcycle);
+
+  v_max := (select max(m.id) from outbox.message as m);
+  v_last := pg_sequence_last_value(pg_get_serial_sequence('outbox.message', 'id')::regclass);
+  if v_max > coalesce(v_last, 0) then
+    return query
+    select 'INV-2', 'outbox.message.id', format('goes up to %s, its sequence stands at %s', v_max, coalesce(v_last, 0)),
+           'Enqueue fails until it has caught up. Set it to the largest id: select setval(pg_get_serial_sequence(''outbox.message'', ''id''), ...).';
+  end if;
+
+  return query
+  select 'INV-2', format('table %s', c.oid::regclass),
+         case when c.relpersistence <> 'p' then 'is unlogged: a crash empties it' else 'has forced row security: rows are hidden from the functions' end,
+         'alter table ... set logged, or no force row level security.'
+  from pg_class as c
+  where c.relnamespace = 'outbox'::regnamespace and c.relkind in ('r', 'p', 'S')
+    and (c.relpersistence <> 'p' or c.relforcerowsecurity);
+
+  return query
+  select 'INV-4', format('trigger %s on %s', e.name, e.rel), case when t.oid is null then 'is missing' else 'is disabled' end,
+         'It keeps shard_count fixed, or former quotas for this audit. Create it as the migration does, or: alter table ... enable trigger.'
+  from (values ('config_guard', 'outbox.config'), ('former_quota', 'outbox.config'), ('former_quota', 'outbox.namespace')) as e(name, rel)
+  left join pg_trigger as t on t.tgrelid = e.rel::regclass and t.tgname = e.name
+  where t.oid is null or t.tgenabled not in ('O', 'A');
+
+  return query
+  select 'INV-5', format('node %L', n.node), format('names shards that do not exist: %s, of 0 to %s',
+         array_to_string(array(select s.shard from unnest(n.shards) as s(shard) where s.shard not between 0 and v_shards - 1 limit 10), ', '), v_shards - 1),
+         'Its claims are refused. Restart it with shards that exist.'
+  from outbox.node as n
+  where n.heartbeat_at > clock_timestamp() - v_lapse
+    and exists (select from unnest(n.shards) as s(shard) where s.shard not between 0 and v_shards - 1);
+
+  return query
+  select 'rights', format('function %s', p.oid::regprocedure), x.problem, x.hint
+  from pg_proc as p
+  cross join lateral (
+    values
+      (exists (select from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) as a where a.grantee = 0),
+       'can be executed by everybody', 'revoke all on all functions in schema outbox from public.'),
+      (p.proowner <> v_owner, format('belongs to %s, the schema to %s', p.proowner::regrole, v_owner::regrole),
+       'It runs with another role''s rights. alter function ... owner to the schema''s owner.'),
+      (p.prosecdef and not 'search_path=pg_catalog, pg_temp' = any (coalesce(p.proconfig, '{}')),
+       'runs with its owner''s rights under its caller''s search_path',
+       'A caller could make it run anything. alter function ... set search_path = pg_catalog, pg_temp.')
+  ) as x(wrong, problem, hint)
+  where p.pronamespace = 'outbox'::regnamespace and x.wrong;
+
+  return query
+  select 'rights', x.object, format('%s may %s', case when x.grantee = 0 then 'everybody' else x.grantee::regrole::text end,
+                                    string_agg(lower(x.privilege), ', ' order by x.privilege)),
+         'Only the functions may change the tables. Revoke it, and look at pg_default_acl: default privileges may have granted it.'
+  from (
+    select format('table %s', c.oid::regclass) as object, a.grantee, a.privilege_type as privilege
+    from pg_class as c cross join lateral aclexplode(c.relacl) as a
+    where c.relnamespace = 'outbox'::regnamespace and c.relkind in ('r', 'p', 'S')
+      and a.grantee <> c.relowner
+      and (a.grantee = 0 or a.privilege_type in ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER'))
+    union all
+    select format('view %s', c.oid::regclass), a.grantee, a.privilege_type
+    from pg_class as c cross join lateral aclexplode(c.relacl) as a
+    where c.relnamespace = 'outbox'::regnamespace and c.relkind = 'v' and a.grantee = 0
+    union all
+    select 'schema outbox', a.grantee, a.privilege_type
+    from pg_namespace as n cross join lateral aclexplode(n.nspacl) as a
+    where n.oid = 'outbox'::regnamespace and a.grantee <> n.nspowner and a.privilege_type = 'CREATE'
+  ) as x
+  group by x.object, x.grantee;
+end $$;
+comment on function outbox.audit_schema is 'The part of check() about what the guarantees stand on';
+revoke all on function outbox.audit_schema from public;
+-- <<< sql/functions/audit_schema.sql
+
 -- >>> sql/functions/bad_argument.sql
 create or replace function outbox.bad_argument(func text, argument text, problem text, hint text)
 returns void
@@ -191,6 +555,56 @@ end $$;
 comment on function outbox.cancel_namespace is 'Cancels a namespace''s pending and claimed messages; how many';
 revoke all on function outbox.cancel_namespace from public;
 -- <<< sql/functions/cancel_namespace.sql
+
+-- >>> sql/functions/check.sql
+-- requires: bad_argument.sql audit_messages.sql audit_claims.sql audit_indexes.sql audit_schema.sql
+create or replace function outbox.check(newest bigint default null, max int default 100)
+returns table (guarantee text, subject text, detail text, hint text)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+-- An audit: every guarantee that SQL can check, a row for each violation, none when all
+-- is well. Of each kind at most max rows come one by one, the rest as a number.
+--
+-- Stable on purpose: all of it sees one snapshot, that of the calling statement, so it
+-- finds nothing that traffic has half done. It writes nothing, takes no lock, and runs
+-- on a standby. It reads every table and index from end to end, payloads aside, and holds
+-- vacuum back meanwhile: where that is too much, newest leaves out all but the messages
+-- with the last so many ids, and the indexes of large tables.
+begin
+  if "check".newest < 1 then
+    perform outbox.bad_argument('check', 'newest', format('is %s', "check".newest),
+      'Give how many of the newest messages to check, or null for all.');
+  elsif coalesce("check".max, 0) < 1 then
+    perform outbox.bad_argument('check', 'max', 'is null or below 1', 'Give the most rows of each kind.');
+  end if;
+  return query
+  with found as (
+    select f.* from outbox.audit_schema() as f
+    union all
+    select f.* from outbox.audit_indexes("check".newest is null) as f
+    union all
+    select f.* from outbox.audit_messages(coalesce(
+      (select max(m.id) from outbox.message as m) - "check".newest + 1, -9223372036854775808)) as f
+    union all
+    select f.* from outbox.audit_claims() as f
+  ), ranked as (
+    select f.*, row_number() over w as n, count(*) over (partition by f.guarantee, f.hint) as total
+    from found as f
+    window w as (partition by f.guarantee, f.hint order by length(f.subject), f.subject collate "C")
+  )
+  select r.guarantee,
+         case when r.n <= "check".max then r.subject else '...' end,
+         case when r.n <= "check".max then r.detail else format('%s more like this', r.total - "check".max) end,
+         r.hint
+  from ranked as r
+  where r.n <= "check".max + 1::bigint
+  order by length(r.guarantee), r.guarantee collate "C", r.hint, r.n;
+end $$;
+comment on function outbox.check is 'An audit: one row for each violation of a guarantee, none when all is well';
+revoke all on function outbox.check from public;
+-- <<< sql/functions/check.sql
 
 -- >>> sql/functions/check_claim.sql
 -- requires: bad_argument.sql check_key.sql
@@ -1233,20 +1647,6 @@ comment on function outbox.count_due is 'Due messages of a namespace on held sha
 revoke all on function outbox.count_due from public;
 -- <<< sql/functions/count_due.sql
 
--- >>> sql/functions/shard_of.sql
-create or replace function outbox.shard_of(dispatch_key text, shard_count int)
-returns int
-language sql immutable parallel safe
--- The shard of a dispatch key: 0 to shard_count - 1, evenly spread. It is computed
--- once, at enqueue, and stored, so that a restore on another platform moves nothing.
--- The "C" collation keeps the hash apart from the database's own.
-begin atomic
-  select ((hashtextextended(shard_of.dispatch_key collate "C", 0) & 9223372036854775807) % shard_of.shard_count)::int;
-end;
-comment on function outbox.shard_of is 'The shard that a dispatch key hashes to';
-revoke all on function outbox.shard_of from public;
--- <<< sql/functions/shard_of.sql
-
 -- >>> sql/functions/enqueue.sql
 -- requires: bad_argument.sql check_key.sql shard_of.sql span.sql
 create or replace function outbox.enqueue(
@@ -1901,6 +2301,52 @@ comment on function outbox.heartbeat is 'Says that a node lives, what it owns, a
 revoke all on function outbox.heartbeat from public;
 -- <<< sql/functions/heartbeat.sql
 
+-- >>> sql/functions/keep_former_quota.sql
+create or replace function outbox.keep_former_quota()
+returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- Notes a quota that is lowered, cleared or made strict: what was claimed under it stays
+-- claimed, and check() must not take that for a violation.
+declare
+  v_default   int := (select c.default_quota from outbox.config as c);
+  v_namespace text;
+  v_was       int := v_default;
+  v_is        int := v_default;
+  v_strict    boolean := false; -- it was
+begin
+  if tg_table_name = 'config' then
+    v_was := old.default_quota;
+    v_is := new.default_quota;
+  else
+    if tg_op <> 'INSERT' then
+      v_namespace := old.namespace;
+      v_was := coalesce(old.quota, v_default);
+      v_strict := old."strict"; -- quoted: a word of PL/pgSQL
+    end if;
+    if tg_op <> 'DELETE' then
+      v_namespace := new.namespace;
+      v_is := coalesce(new.quota, v_default);
+      if new."strict" and not v_strict then
+        v_was := 2147483647; -- several nodes may have claimed beyond it
+      end if;
+    end if;
+  end if;
+  if v_was > v_is then
+    insert into outbox.former_quota (until, namespace, quota, by)
+    values (clock_timestamp(), v_namespace, v_was, session_user);
+  end if;
+  return null;
+end $$;
+comment on function outbox.keep_former_quota is 'Trigger: notes quotas that are lowered';
+revoke all on function outbox.keep_former_quota from public;
+create or replace trigger former_quota after insert or update or delete on outbox.namespace
+  for each row execute function outbox.keep_former_quota();
+create or replace trigger former_quota after update of default_quota on outbox.config
+  for each row execute function outbox.keep_former_quota();
+-- <<< sql/functions/keep_former_quota.sql
+
 -- >>> sql/functions/leave.sql
 -- requires: check_key.sql
 create or replace function outbox.leave(node text)
@@ -2025,9 +2471,9 @@ set enable_mergejoin = off
 set jit = off
 as $$
 -- Deletes up to max messages that were done or cancelled (and failed, when asked) longer
--- ago than older_than (null: config.retention), with payloads and failures, and the
--- walks of nodes that are gone. Their dispatch keys are free again. Returns how many;
--- call it until that is below max.
+-- ago than older_than (null: config.retention), with payloads and failures, the walks
+-- of nodes that are gone, and quotas that were lowered long ago. Their dispatch keys are
+-- free again. Returns how many messages; call it until that is below max.
 declare
   v_before  timestamptz;
   v_outcome text;
@@ -2058,6 +2504,9 @@ begin
     v_done := v_done + cardinality(v_ids);
     exit when v_done >= prune.max;
   end loop;
+  delete from outbox.former_quota as q where q.ctid = any (array(
+    select f.ctid from outbox.former_quota as f
+    where f.until < clock_timestamp() - interval '30 days' limit 100 for update skip locked));
   -- Nodes that are gone: a new one goes on at the newest walk of any, the others are of no
   -- use. Only under the node's lock: its claim would have to wait for this transaction.
   delete from outbox.node as n where n.node in (
@@ -2454,7 +2903,7 @@ as $$
 -- settings, pause, cancel and redrive.
 begin
   perform outbox.grant_worker(grant_operator.role);
-  execute format('grant execute on function outbox.explain_claim, outbox.why, outbox.lock_holders, outbox.configure, '
+  execute format('grant execute on function outbox.explain_claim, outbox.why, outbox.check, outbox.lock_holders, outbox.configure, '
     'outbox.quota, outbox.set_quota, outbox.clear_quota, outbox.pause, outbox.resume, outbox.cancel, outbox.cancel_namespace, '
     'outbox.redrive(bigint[]), outbox.redrive(text, int) to %I', grant_operator.role);
   execute format('grant select on outbox.messages, outbox.namespaces, outbox.nodes, outbox.pauses to %I', grant_operator.role);

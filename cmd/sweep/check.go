@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+type checkCmd struct {
+	Newest  *int64        `placeholder:"N" env:"SWEEP_CHECK_NEWEST" help:"Only the messages with the last so many ids, and not the indexes of the large tables."`
+	Max     int           `default:"100" env:"SWEEP_CHECK_MAX" help:"Most violations of each kind to show one by one (default ${default})."`
+	Timeout time.Duration `default:"10m" env:"SWEEP_CHECK_TIMEOUT" help:"Give up after this long (default ${default})."`
+	jsonFlag
+}
+
+func (checkCmd) Help() string {
+	return `Audits the outbox: everything guaranteed that SQL can check, in one snapshot, also under traffic and on a standby. A row for each violation; the exit code is 1 where there is one, 0 where there is none.
+
+It reads every table and index from end to end, payloads aside, and holds vacuum back meanwhile. --newest is the quick one for a large backlog.
+
+Examples:
+
+    sweep check
+    sweep check --newest 100000
+    sweep check --json | jq '.[] | select(.guarantee == "INV-4")'`
+}
+
+// Validate refuses what checks nothing.
+func (c *checkCmd) Validate() error {
+	switch {
+	case c.Newest != nil && *c.Newest < 1:
+		return fmt.Errorf("--newest must be 1 or more, not %d", *c.Newest)
+	case c.Max < 1 || c.Max > 1_000_000:
+		return fmt.Errorf("--max must be 1 to 1000000, not %d", c.Max)
+	case c.Timeout < time.Millisecond || c.Timeout > 24*time.Hour:
+		return fmt.Errorf("--timeout must be 1ms to 24h, not %v", c.Timeout)
+	}
+	return nil
+}
+
+type violation struct {
+	Guarantee string `json:"guarantee"` // "INV-4", or "rights"
+	Subject   string `json:"subject"`
+	Detail    string `json:"detail"`
+	Hint      string `json:"hint"`
+}
+
+// Run prints the violations; it fails where there is one.
+func (c *checkCmd) Run(ctx context.Context, a *app) error {
+	var found []violation
+	err := a.withConn(ctx, func(conn *pgx.Conn) error {
+		return inReadTx(ctx, conn, func(tx pgx.Tx) (err error) {
+			_, err = tx.Exec(ctx, `select set_config('statement_timeout', $1::text, true)`, fmt.Sprint(c.Timeout.Milliseconds()))
+			if err != nil {
+				return fmt.Errorf("set the timeout: %w", err)
+			}
+			found, err = rowsOf[violation](ctx, tx, "violations", `
+				select v.guarantee, v.subject, v.detail, v.hint from outbox.check($1::bigint, $2::int) as v`, c.Newest, c.Max)
+			return err
+		})
+	})
+	if err != nil {
+		return c.explain(ctx, err)
+	}
+	if c.JSON {
+		err = a.printJSON(found)
+	} else {
+		err = printViolations(a, found)
+	}
+	if err == nil && len(found) > 0 {
+		return errors.New("the outbox violates its guarantees")
+	}
+	return err
+}
+
+// explain says what to do about an audit that took too long.
+func (c *checkCmd) explain(ctx context.Context, err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "57014" && ctx.Err() == nil { // query_canceled
+		return withHint(err, "It reads everything there is: give it a longer --timeout, or check the last messages with --newest.")
+	}
+	return err
+}
+
+// printViolations prints a table, and below it each kind's hint once.
+func printViolations(a *app, found []violation) error {
+	if len(found) == 0 {
+		return a.printf("No violation found.")
+	}
+	t := newTable(a.stdout, "guarantee", "subject", "detail")
+	for i, v := range found {
+		t.row(v.Guarantee, v.Subject, v.Detail)
+		if i == len(found)-1 || found[i+1].Guarantee != v.Guarantee || found[i+1].Hint != v.Hint {
+			t.row("", "", "-> "+v.Hint)
+		}
+	}
+	return t.flush()
+}
