@@ -216,7 +216,7 @@ func TestCompleteInConsumersTransaction(t *testing.T) {
 }
 
 // TestSettleRaces: two sessions settle one claim. The second waits, and has lost;
-// rescue waits for nobody, and a settle under way wins (INV-2, INV-9).
+// rescue and extend wait for nobody, and a settle under way wins (INV-2, INV-9).
 func TestSettleRaces(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
@@ -231,9 +231,18 @@ func TestSettleRaces(t *testing.T) {
 			if got := list[int64](t, second, "select id from outbox.rescue()"); len(got) != 0 {
 				t.Errorf("rescue took a message that %s holds", firstHow)
 			}
+			waits := secondHow != "extend"
+			if !waits {
+				if !settle(t, second, "extend", id, row.Token) {
+					t.Errorf("a claim that %s is about to end is told lost before it is", firstHow)
+				}
+				commit(t, tx)
+			}
 			done := async(t, second, "select (select "+secondHow+" from outbox."+secondHow+"(array[$1::bigint], array[$2::bigint]))", id, row.Token)
-			awaitBlocked(t, watch, second.PgConn().PID())
-			commit(t, tx)
+			if waits {
+				awaitBlocked(t, watch, second.PgConn().PID())
+				commit(t, tx)
+			}
 			got := <-done
 			if want := firstHow == "extend"; got.err != nil || (got.value != nil) != want {
 				t.Errorf("%s after %s: settled is %v, %v, want %v", secondHow, firstHow, got.value != nil, got.err, want)

@@ -60,6 +60,10 @@ begin
     perform set_config('idle_in_transaction_session_timeout',
                        (extract(epoch from v_config.claim_idle_timeout) * 1000)::bigint::text, true);
   end if;
+  if current_setting('tcp_user_timeout') = '0' then
+    -- Nor may one whose client is frozen or gone, and takes in none of what is sent to it.
+    perform set_config('tcp_user_timeout', (extract(epoch from v_config.claim_idle_timeout) * 1000)::bigint::text, true);
+  end if;
 
   -- 2. The node's lock, then those of the shards; all are given back at commit.
   v_class := outbox.lock_class();

@@ -1359,6 +1359,10 @@ begin
     perform set_config('idle_in_transaction_session_timeout',
                        (extract(epoch from v_config.claim_idle_timeout) * 1000)::bigint::text, true);
   end if;
+  if current_setting('tcp_user_timeout') = '0' then
+    -- Nor may one whose client is frozen or gone, and takes in none of what is sent to it.
+    perform set_config('tcp_user_timeout', (extract(epoch from v_config.claim_idle_timeout) * 1000)::bigint::text, true);
+  end if;
 
   -- 2. The node's lock, then those of the shards; all are given back at commit.
   v_class := outbox.lock_class();
@@ -2147,16 +2151,21 @@ revoke all on function outbox.explain_claim from public;
 -- <<< sql/functions/explain_claim.sql
 
 -- >>> sql/functions/extend.sql
--- requires: check_settle.sql lock_claimed.sql span.sql
+-- requires: bad_argument.sql check_settle.sql span.sql
 create or replace function outbox.extend(ids bigint[], tokens bigint[], lease interval default null)
 returns setof bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 set jit = off
 as $$
--- Lets claims run on for a lease from now (null: config.lease). Returns the ids
--- extended; the rest were lost, and whoever works on them should stop.
+-- Lets claims run on for a lease from now (null: config.lease). Returns the ids that are
+-- still this claim's; the rest were lost, and whoever works on them should stop. It never
+-- waits: a row that somebody has locked, to settle it perhaps, is not extended and not
+-- lost either, and keeps nobody from extending the others.
 declare
   v_ids   bigint[];
   v_lease interval := coalesce(extend.lease, (select c.lease from outbox.config as c));
@@ -2165,13 +2174,20 @@ begin
   if v_lease not between '1 ms' and '1 day' then
     perform outbox.bad_argument('extend', 'lease', format('is %s', v_lease), 'Give up to a day, or null for config.lease.');
   end if;
-  v_ids := outbox.lock_claimed(extend.ids, extend.tokens);
-  return query
+  v_ids := array(
+    select c.id
+    from (select distinct u.id, u.token from unnest(extend.ids, extend.tokens) as u(id, token)) as u
+    join outbox.claimed as c on c.id = u.id and c.claim_token = u.token
+    order by c.id
+    for update of c skip locked);
   update outbox.claimed as c set lease_until = clock_timestamp() + outbox.span(v_lease)
-  where c.id = any (v_ids)
-  returning c.id;
+  where c.id = any (v_ids);
+  return query
+  select c.id
+  from (select distinct u.id, u.token from unnest(extend.ids, extend.tokens) as u(id, token)) as u
+  join outbox.claimed as c on c.id = u.id and c.claim_token = u.token;
 end $$;
-comment on function outbox.extend is 'Lets claims run on; the ids extended, the rest were lost';
+comment on function outbox.extend is 'Lets claims run on; the ids that are still ours, the rest were lost';
 revoke all on function outbox.extend from public;
 -- <<< sql/functions/extend.sql
 

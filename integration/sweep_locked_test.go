@@ -1,0 +1,70 @@
+package integration
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fairclaim/fairclaim/driver"
+)
+
+// Extending waits for nobody (INV-11): a row that a settle or an operator has locked is
+// passed over, and counts as ours until it is known to be lost (INV-9).
+func TestExtendPassesOverWhatIsLocked(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	fill(t, db.Pool, "ns", "q", 3, 0)
+	rows := claim(t, db.Pool, "n1", 3)
+	var refs []driver.Ref
+	for _, row := range rows {
+		refs = append(refs, driver.Ref{ID: row.ID, Token: row.Token})
+	}
+	tx := begin(t, db.Connect(t))
+	run(t, tx, "select from outbox.claimed where id = $1 for update", rows[0].ID)
+	conn := impatient(t, db.Connect(t))
+	extended := func() []int64 {
+		t.Helper()
+		ids, err := driver.Extend(t.Context(), conn, refs, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(ids)
+		return ids
+	}
+	if got := extended(); len(got) != 3 {
+		t.Errorf("extend returns %v, want all three", got)
+	}
+	if got := one[int](t, db.Pool, "select count(*) from outbox.claimed where lease_until > clock_timestamp() + interval '50 min'"); got != 2 {
+		t.Errorf("%d leases were extended, want those of the two rows that are not locked", got)
+	}
+	run(t, tx, "delete from outbox.claimed where id = $1", rows[0].ID)
+	commit(t, tx)
+	if got := extended(); len(got) != 2 || slices.Contains(got, rows[0].ID) {
+		t.Errorf("extend returns %v, want the two that are left", got)
+	}
+}
+
+// While settles hang at a row that somebody has locked, the leases of all the others run
+// on: no other node delivers them a second time, and once the lock is gone all is settled.
+// The locked one's has run out by then: whoever comes first has it (INV-9).
+func TestLeasesRunOnWhileSettlesHang(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	run(t, db.Pool, `select outbox.configure('{"lease": "3 s"}')`)
+	fill(t, db.Pool, "ns", "q", 20, 0)
+	sink := newHanging()
+	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.DeliveryTimeout = 2 * time.Second }))
+	eventually(t, "all deliveries are under way", func() bool { return len(sink.begun) == 20 })
+	var other collector
+	rescuer := startNode(t, newNode(t, db, &other, func(c *driver.Config) { c.Node = "n2" }))
+	tx := begin(t, db.Connect(t))
+	run(t, tx, "select from outbox.claimed order by id limit 1 for update")
+	close(sink.let)
+	await(t, db.Pool, "select clock_timestamp() > min(claimed_at) + interval '7 s' from outbox.claimed")
+	commit(t, tx)
+	await(t, db.Pool, "select count(*) = 20 from outbox.settled")
+	if s := n.drained(t); s.Done < 19 || s.Lost > 1 || len(other.keys()) > 1 {
+		t.Errorf("stats are %+v, and the other node delivered %d", s, len(other.keys()))
+	}
+	rescuer.drained(t)
+}
