@@ -28,9 +28,10 @@ type ClaimRequest struct {
 // during the commit, what was claimed comes back when its lease runs out.
 //
 // The transaction is begun read committed, whatever the role's default: the counting
-// of quotas needs it.
+// of quotas needs it. Where sessions are read only by default it fails: what settles the
+// messages would fail too.
 func Claim(ctx context.Context, db DB, r ClaimRequest) ([]Message, error) {
-	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
+	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return nil, wrap("claim", err)
 	}

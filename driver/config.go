@@ -35,9 +35,9 @@ type Config struct {
 
 	DeliveryTimeout time.Duration // one delivery, and how long its lease is extended; default 30 s
 	DrainTimeout    time.Duration // how long a drain waits for what is in flight; default 30 s
-	CallTimeout     time.Duration // one call of the database; default 15 s
+	CallTimeout     time.Duration // one call of the database; default 15 s, but no more than a quarter of the lease
 
-	RescueEvery    time.Duration // default 5 s
+	RescueEvery    time.Duration // default 5 s, but no more than a quarter of the lease
 	HeartbeatEvery time.Duration // default 5 s
 	PruneEvery     time.Duration // default 1 min; negative: never
 
@@ -62,7 +62,6 @@ func (c Config) withDefaults() (Config, error) {
 	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, 30*time.Second)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 30*time.Second)
 	c.CallTimeout = cmp.Or(c.CallTimeout, 15*time.Second)
-	c.RescueEvery = cmp.Or(c.RescueEvery, 5*time.Second)
 	c.HeartbeatEvery = cmp.Or(c.HeartbeatEvery, 5*time.Second)
 	c.PruneEvery = cmp.Or(c.PruneEvery, time.Minute)
 	if c.Logger == nil {
@@ -98,7 +97,10 @@ func (c Config) withDefaults() (Config, error) {
 	c.PruneEvery = min(c.PruneEvery, longest)
 	times := map[string]*time.Duration{
 		"Tick": &c.Tick, "DeliveryTimeout": &c.DeliveryTimeout, "DrainTimeout": &c.DrainTimeout,
-		"CallTimeout": &c.CallTimeout, "RescueEvery": &c.RescueEvery, "HeartbeatEvery": &c.HeartbeatEvery,
+		"CallTimeout": &c.CallTimeout, "HeartbeatEvery": &c.HeartbeatEvery,
+	}
+	if c.RescueEvery != 0 {
+		times["RescueEvery"] = &c.RescueEvery
 	}
 	for _, name := range slices.Sorted(maps.Keys(times)) {
 		if *times[name] <= 0 {

@@ -1,11 +1,13 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,8 +37,11 @@ func (l *loop) attend(ctx context.Context) {
 		}
 		return err
 	})
-	l.due(ctx, &l.duties.extend, l.lease/4, l.extend)
-	l.due(ctx, &l.duties.rescue, l.config.RescueEvery, func(ctx context.Context) error {
+	if !l.due(ctx, &l.duties.extend, l.lease/4, l.extend) {
+		// Soon again, once the settles have had their turn.
+		l.duties.extend = max(l.clock(), l.awayAt) + int64(min(l.lease/16, time.Second))
+	}
+	l.due(ctx, &l.duties.rescue, l.rescueEvery(), func(ctx context.Context) error {
 		pending, failed, err := Rescue(ctx, l.db, chunk)
 		if pending+failed > 0 {
 			l.log.Warn("leases had run out", "pending_again", pending, "failed", failed)
@@ -80,30 +85,45 @@ func (l *loop) holding() string {
 
 // due does a duty if it is time for it; with a negative every, never. Its next time is set
 // before it is done, so that it can set another. A duty that could be done does not end the
-// growth of the pauses: it may have had nothing to ask the database for.
-func (l *loop) due(ctx context.Context, at *int64, every time.Duration, do func(context.Context) error) {
+// growth of the pauses: it may have had nothing to ask the database for. It reports false
+// where the duty failed.
+func (l *loop) due(ctx context.Context, at *int64, every time.Duration, do func(context.Context) error) bool {
 	if every < 0 {
 		*at = never
-		return
+		return true
 	}
 	now := l.clock()
-	if now < *at || now < l.retryAt {
-		if *at < l.retryAt {
-			*at = l.retryAt
-		}
-		return
+	if now < *at || now < l.awayAt {
+		*at = max(*at, l.awayAt)
+		return true
 	}
 	*at = now + int64(jitter(every))
-	call, cancel := context.WithTimeout(ctx, l.config.CallTimeout)
+	call, cancel := context.WithTimeout(ctx, l.patience())
 	defer cancel()
 	err := do(call)
-	if answer := (*pgconn.PgError)(nil); errors.As(err, &answer) {
+	switch {
+	case err == nil:
+	case !away(err):
 		// The database is there and refuses this one: no reason to stop the others.
-		l.log.Warn("a regular duty failed", "error", err)
-	} else if err != nil {
+		if told, ok := l.refusals[at]; !ok || now-told >= int64(reportEvery) {
+			l.refusals[at] = now
+			l.log.Warn("a regular duty failed", "error", err)
+		}
+	default:
 		l.failed(ctx, err)
 		l.endOnce(err)
 	}
+	return err == nil
+}
+
+// patience is how long a call may take: where one hangs, and the next, there must be time
+// left to extend leases.
+func (l *loop) patience() time.Duration {
+	return min(l.config.CallTimeout, max(l.lease/4, time.Second))
+}
+
+func (l *loop) rescueEvery() time.Duration {
+	return cmp.Or(l.config.RescueEvery, min(5*time.Second, max(l.lease/4, 250*time.Millisecond)))
 }
 
 // outboxSettings are what the loop must know of the outbox.
@@ -130,14 +150,19 @@ from outbox.settings() as s`)
 }
 
 // extend lets the leases of what is in flight run on, but for deliveries that have
-// outlived their time-out: their sink does not listen, and another node may try. What is
-// no longer ours is not worth delivering.
+// outlived their time-out: their sink does not listen, and another node may try. What has
+// been delivered stays ours until it can be settled. What is no longer ours is not worth
+// delivering.
 func (l *loop) extend(ctx context.Context) error {
 	now := l.clock()
+	delivered := make(map[*item]bool, len(l.results))
+	for _, it := range l.results {
+		delivered[it] = true
+	}
 	var refs []Ref
 	for ref, it := range l.book {
 		started := it.started.Load()
-		if !it.lost.Load() && (started == 0 || now-started < int64(l.config.DeliveryTimeout)) {
+		if !it.lost.Load() && (started == 0 || now-started < int64(l.config.DeliveryTimeout) || delivered[it]) {
 			refs = append(refs, ref)
 		}
 	}
@@ -177,8 +202,23 @@ func (l *loop) failed(ctx context.Context, err error) bool {
 	l.backoff = min(max(2*l.backoff, 100*time.Millisecond), l.lease/4, 10*time.Second)
 	pause := jitter(l.backoff)
 	l.retryAt = l.clock() + int64(pause)
+	if away(err) {
+		l.awayAt = l.retryAt
+	}
 	l.log.Warn("the database failed a call", "error", err, "retry_in", pause.Round(time.Millisecond))
 	return true
+}
+
+// away reports whether an error says that the database cannot be worked with at all: no
+// answer in time, no connection, a server that stops or starts, or one that is read only.
+// Otherwise it has refused one call.
+func away(err error) bool {
+	var answer *pgconn.PgError
+	if !errors.As(err, &answer) {
+		return true
+	}
+	var connect *pgconn.ConnectError
+	return errors.As(err, &connect) || answer.Code == "25006" || strings.HasPrefix(answer.Code, "57P") || strings.HasPrefix(answer.Code, "08")
 }
 
 // endOnce ends a run that is no live node by an error, but for those that PostgreSQL asks

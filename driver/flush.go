@@ -91,7 +91,7 @@ func (l *loop) settle(ctx context.Context, items []*item, count interface{ Add(i
 		l.results = append(l.results, items...)
 		return
 	}
-	asked, cancel := patient(ctx, l.config.CallTimeout)
+	asked, cancel := patient(ctx, l.patience())
 	defer cancel()
 	ids, err := call(asked, items)
 	if l.failed(ctx, err) {
@@ -104,6 +104,7 @@ func (l *loop) settle(ctx context.Context, items []*item, count interface{ Add(i
 		answered[id] = true
 	}
 	count.Add(int64(len(ids)))
+	var lost []*item
 	for _, it := range items {
 		ours := answered[it.ID]
 		answered[it.ID] = false // an older claim of the same message was lost
@@ -115,8 +116,8 @@ func (l *loop) settle(ctx context.Context, items []*item, count interface{ Add(i
 		}
 		if !ours {
 			l.stats.lost.Add(1)
-			l.log.Warn("lost a claim: claimed anew, cancelled, or settled already",
-				"id", it.ID, "namespace", it.Namespace, "dispatch_key", it.DispatchKey)
+			lost = append(lost, it)
+			l.log.Debug("lost a claim", "id", it.ID, "namespace", it.Namespace, "dispatch_key", it.DispatchKey)
 		} else if it.err != nil {
 			switch it.verdict {
 			case again:
@@ -130,6 +131,10 @@ func (l *loop) settle(ctx context.Context, items []*item, count interface{ Add(i
 				"attempt", it.Attempt, "error", cleanReason(it.reason))
 		}
 		l.leave(it)
+	}
+	if n := len(lost); n > 0 {
+		l.log.Warn("lost claims: claimed anew, cancelled, or settled already", "messages", n,
+			"last_id", lost[n-1].ID, "last_namespace", lost[n-1].Namespace, "last_dispatch_key", lost[n-1].DispatchKey)
 	}
 }
 
@@ -207,15 +212,18 @@ func (l *loop) end(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
 	}
-	l.retryAt, l.backoff = 0, 0
+	l.retryAt, l.awayAt, l.backoff = 0, 0, 0
 	for l.flush(ctx); len(l.results) > 0 && ctx.Err() == nil; l.flush(ctx) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Duration(l.retryAt - l.clock())):
 		}
 	}
+	if n := len(l.book); n > 0 {
+		l.log.Warn("abandoned messages: they are due again when their leases have run out", "messages", n)
+	}
 	for _, it := range l.book {
-		l.log.Warn("abandoned a message: it is due again when its lease has run out", "id", it.ID, "dispatch_key", it.DispatchKey)
+		l.log.Debug("abandoned a message", "id", it.ID, "namespace", it.Namespace, "dispatch_key", it.DispatchKey)
 		l.leave(it)
 	}
 	if l.live {

@@ -120,9 +120,11 @@ type loop struct {
 	emptied  bool  // the last claim was empty, and nothing was in flight
 	progress bool  // since the last claim with nothing in flight, a message has been tried
 	refused  error // since then, a sink has handed a message back
-	retryAt  int64 // the database failed: no call before this
+	retryAt  int64 // the database failed: no claim or settle before this
+	awayAt   int64 // it could not be reached: no call at all before this
 	backoff  time.Duration
 	duties   duties
+	refusals map[*int64]int64 // when the log was told last that the database refuses a duty
 	draining bool
 	drainAt  int64 // clock time when draining ends
 	ending   error // why it ends, if not by Drain
@@ -148,8 +150,8 @@ func (s *Sweeper) sweep(ctx context.Context, live bool, maxSweeps int) error {
 		}
 		l.collect()
 		l.handOn()
+		l.attend(ctx) // before all else: leases run on also while settles fail, and a claim finds what was rescued
 		l.flush(ctx)
-		l.attend(ctx) // before the claim, which then finds what was rescued
 		if l.draining {
 			if len(l.book) == 0 || l.clock() >= l.drainAt {
 				break
@@ -184,11 +186,14 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 	}
 	ask, cancel := context.WithTimeout(ctx, c.CallTimeout)
 	defer cancel()
+	if err := checkPooler(ask, s.db); err != nil {
+		return nil, err
+	}
 	outbox, err := s.readSettings(ask)
 	if err != nil {
 		return nil, wrap("read the settings", err)
 	}
-	if outbox.readOnly { // claims begin read write, but what settles them would not be
+	if outbox.readOnly {
 		return nil, errors.New("the sessions are read only: a standby, or a role with default_transaction_read_only")
 	}
 	if c.Batch > outbox.maxBatch {
@@ -211,7 +216,7 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 			shareBytes: max(int64(float64(params.LowBytes)*c.Share), 1),
 			capacity:   c.Queue, timeout: c.DeliveryTimeout,
 		}, clock),
-		routes: map[string]*queue{}, book: map[Ref]*item{}, held: map[string]*holding{},
+		routes: map[string]*queue{}, book: map[Ref]*item{}, held: map[string]*holding{}, refusals: map[*int64]int64{},
 	}
 	l.sink = l.dispatch.newQueue(c.Sink)
 	for name, sink := range c.Routes {
@@ -279,7 +284,7 @@ func (l *loop) claim(ctx context.Context) {
 		return
 	}
 	idle := len(l.book) == 0
-	call, cancel := patient(ctx, l.config.CallTimeout)
+	call, cancel := patient(ctx, l.patience())
 	defer cancel()
 	messages, err := Claim(call, l.db, ClaimRequest{Node: l.config.Node, Shards: l.shards, Batch: want, MaxBytes: left})
 	if l.failed(ctx, err) {

@@ -21,6 +21,9 @@ import (
 const (
 	connectTimeout = 10 * time.Second // where the connection string names none
 	cancelGrace    = 5 * time.Second  // for the server to answer a cancel request
+	pingTimeout    = 3 * time.Second  // of a pooled connection that was idle: one that does not answer is replaced
+	userTimeout    = 30 * time.Second // of what was sent and not acknowledged: a connection that is lost fails then
+	closeTimeout   = 3 * time.Second  // for a pool; a connection that is lost would take longer
 )
 
 // withConn runs do on one connection to a database that has the schema.
@@ -54,6 +57,7 @@ func (a *app) openPool(ctx context.Context, node string, size int32) (*pgxpool.P
 		return nil, err
 	}
 	config.MaxConns = size
+	config.PingTimeout = pingTimeout
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open the pool: %w", err)
@@ -79,7 +83,8 @@ func (a *app) poolConfig(node string) (*pgxpool.Config, error) {
 	}
 	// No prepared statement outlives a call, so that poolers in transaction mode are no
 	// obstacle; and what a role has set must not change what is read or written.
-	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+	switch config.ConnConfig.DefaultQueryExecMode {
+	case pgx.QueryExecModeCacheStatement, pgx.QueryExecModeDescribeExec:
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	params := config.ConnConfig.RuntimeParams
@@ -90,7 +95,21 @@ func (a *app) poolConfig(node string) (*pgxpool.Config, error) {
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = connectTimeout
 	}
+	config.ConnConfig.DialFunc = (&net.Dialer{Control: setUserTimeout}).DialContext
 	return config, nil
+}
+
+// closePool closes a pool, but does not wait for connections that are lost.
+func closePool(pool *pgxpool.Pool) {
+	closed := make(chan struct{})
+	go func() {
+		pool.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeTimeout):
+	}
 }
 
 // dsnError repeats nothing of a connection string that cannot be read: a password

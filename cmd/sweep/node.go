@@ -111,7 +111,7 @@ func (f *nodeFlags) newNode(ctx context.Context, a *app, name string, tick time.
 		routes.Close()
 		return nil, err
 	}
-	n := &node{close: func() { pool.Close(); routes.Close() }}
+	n := &node{close: func() { closePool(pool); routes.Close() }}
 	for _, name := range routes.Names() {
 		n.toStdout = n.toStdout || name == "stdout"
 	}
