@@ -138,6 +138,19 @@ func (l *loop) settle(ctx context.Context, items []*item, count interface{ Add(i
 	}
 }
 
+// leave takes a message out of the book: settled, lost or abandoned. Its bytes are given
+// back, if that was not done when it was parked (INV-13).
+func (l *loop) leave(it *item) {
+	if _, ok := l.book[it.Ref()]; !ok {
+		return
+	}
+	delete(l.book, it.Ref())
+	l.stats.inFlight.Add(-1)
+	if !it.parked {
+		l.letGo(it)
+	}
+}
+
 func refsOf(items []*item) []Ref {
 	refs := make([]Ref, len(items))
 	for i, it := range items {

@@ -358,19 +358,6 @@ func (l *loop) over() bool {
 	return l.ending != nil || l.emptied || l.most > 0 && l.stats.sweeps.Load() >= int64(l.most)
 }
 
-// leave takes a message out of the book: settled, lost or abandoned. Its bytes are given
-// back, if that was not done when it was parked (INV-13).
-func (l *loop) leave(it *item) {
-	if _, ok := l.book[it.Ref()]; !ok {
-		return
-	}
-	delete(l.book, it.Ref())
-	l.stats.inFlight.Add(-1)
-	if !it.parked {
-		l.letGo(it)
-	}
-}
-
 // wait sleeps until there is something to do.
 func (l *loop) wait(ctx context.Context) {
 	now := l.clock()
