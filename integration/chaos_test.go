@@ -100,6 +100,7 @@ func (p *sweepProcess) stop(t testing.TB) {
 		t.Fatalf("%s has ended by itself: %v", p.name, p.cmd.ProcessState)
 	default:
 	}
+	eventually(t, p.name+" has started", func() bool { return strings.Contains(p.log.String(), "msg=sweeping") })
 	p.signal(t, syscall.SIGTERM)
 	select {
 	case <-p.done:
