@@ -41,6 +41,14 @@ matrix: ## Run all tests against PostgreSQL in containers; MAJORS="15 17 18" say
 		FAIRCLAIM_PG=docker FAIRCLAIM_PG_MAJOR=$$major $(GOTEST) ./...; \
 	done
 
+.PHONY: fuzz
+fuzz: postgres ## Fuzz everything that parses, FUZZTIME (30s) each; PACKAGE=./cmd/sweep ONLY=DSN for some
+	@set -e; for package in $$(go list $(or $(PACKAGE),./...)); do \
+		for target in $$(go test -list '^Fuzz.*$(ONLY)' $$package | grep ^Fuzz); do \
+			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(or $(FUZZTIME),30s) $$package; \
+		done; \
+	done
+
 .PHONY: model
 model: ## Check the model of the claim protocol in docs/model, and that it finds planted faults
 	@command -v spin >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \

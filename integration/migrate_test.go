@@ -257,6 +257,7 @@ func TestMigrateNoPassword(t *testing.T) {
 		"host=127.0.0.1 port=1 password=hunter2",
 		"host=127.0.0.1 port=wrong password='hunter2'",
 		"password = hunter2 =",
+		"host=h sslmode=verify-ca sslrootcert='/no/such/file password=hunter2'",
 		"u:hunter2@localhost/d",
 		"postgres://u:hunter2@h/d?sslrootcert=/no/such/file&sslmode=verify-ca",
 	} {

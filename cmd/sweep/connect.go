@@ -117,7 +117,7 @@ func closePool(pool *pgxpool.Pool) {
 func (a *app) dsnError(err error) error {
 	const setting = "--database-url, SWEEP_DATABASE_URL, DATABASE_URL and the PG variables say where the database is."
 	var path *fs.PathError
-	if errors.As(err, &path) {
+	if errors.As(err, &path) && !strings.ContainsAny(path.Path, "=:@") { // a path, and no more by a lost quote
 		return &usageError{err: fmt.Errorf("read the connection settings: %w", path), hint: setting}
 	}
 	text, hint := "neither a postgres:// URL nor keyword=value pairs, or with a value that is not allowed", setting

@@ -26,28 +26,33 @@ func (d duration) interval() string {
 
 var errDuration = errors.New(`not a duration; write 30s, 15m, 12h, 7d or 1d12h`)
 
-// parseDuration is time.ParseDuration with whole days before the rest.
+// parseDuration is time.ParseDuration with whole days before the rest. A sign before the
+// days is that of all.
 func parseDuration(text string) (time.Duration, error) {
-	rest, days := text, time.Duration(0)
-	if before, after, ok := strings.Cut(text, "d"); ok {
-		n, err := strconv.ParseInt(before, 10, 64)
-		if err != nil || n > math.MaxInt64/int64(24*time.Hour) || n < math.MinInt64/int64(24*time.Hour) {
+	before, rest, hasDays := strings.Cut(text, "d")
+	if !hasDays {
+		v, err := time.ParseDuration(text)
+		if err != nil {
 			return 0, fmt.Errorf("%q is %w", text, errDuration)
 		}
-		days, rest = time.Duration(n)*24*time.Hour, after
-		if rest == "" {
-			return days, nil
-		}
+		return v, nil
 	}
-	v, err := time.ParseDuration(rest)
-	if err != nil || (days != 0 && (v < 0 || strings.HasPrefix(rest, "+"))) {
+	n, err := strconv.ParseInt(before, 10, 64)
+	if err != nil || n > math.MaxInt64/int64(24*time.Hour) || n < math.MinInt64/int64(24*time.Hour) {
 		return 0, fmt.Errorf("%q is %w", text, errDuration)
 	}
-	if days < 0 {
+	days, v := time.Duration(n)*24*time.Hour, time.Duration(0)
+	if rest != "" {
+		v, err = time.ParseDuration(rest)
+	}
+	if err != nil || strings.HasPrefix(rest, "-") || strings.HasPrefix(rest, "+") {
+		return 0, fmt.Errorf("%q is %w", text, errDuration)
+	}
+	if strings.HasPrefix(before, "-") {
 		v = -v
 	}
 	sum := days + v
-	if (days > 0 && sum < days) || (days < 0 && sum > days) {
+	if (v > 0 && sum < days) || (v < 0 && sum > days) {
 		return 0, fmt.Errorf("%q is %w", text, errDuration)
 	}
 	return sum, nil

@@ -2,6 +2,8 @@ package main
 
 import (
 	"math"
+	"math/big"
+	"strings"
 	"testing"
 	"time"
 )
@@ -36,6 +38,8 @@ func TestParseDuration(t *testing.T) {
 		{"1d+12h", 0, false},
 		{"1d1d", 0, false},
 		{"12h1d", 0, false},
+		{"0d-12h", 0, false},
+		{"-0d12h", -12 * time.Hour, true},
 		{"NaN", 0, false},
 	} {
 		got, err := parseDuration(tt.text)
@@ -46,4 +50,47 @@ func TestParseDuration(t *testing.T) {
 	if got := duration(math.MaxInt64).interval(); got != "9223372036854775 microseconds" {
 		t.Errorf("interval of the longest duration: %q", got)
 	}
+}
+
+// Without days it is time.ParseDuration; days are 24 hours put before the rest, and
+// nothing overflows.
+func FuzzParseDuration(f *testing.F) {
+	for _, text := range []string{"0", "30s", "7d", "1d12h", "-1d0.5s", "106751d23h47m16.854775807s", "106752d", "-106752d", "1d-1h", "d", "1dd", "+1d", "0d-1h", "-0d1h"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		got, err := parseDuration(text)
+		days, rest, hasDays := strings.Cut(text, "d")
+		if !hasDays {
+			want, wantErr := time.ParseDuration(text)
+			if (err == nil) != (wantErr == nil) || err == nil && got != want {
+				t.Fatalf("parseDuration(%q) = %v, %v; want %v, %v", text, got, err, want, wantErr)
+			}
+			return
+		}
+		if err != nil {
+			if got != 0 {
+				t.Fatalf("parseDuration(%q) = %v beside %v", text, got, err)
+			}
+			return
+		}
+		n, _ := new(big.Int).SetString(days, 10)
+		if n == nil {
+			t.Fatalf("parseDuration(%q) = %v, with days that are no number", text, got)
+		}
+		want := new(big.Int).Mul(n, big.NewInt(int64(24*time.Hour)))
+		if rest != "" {
+			v, err := time.ParseDuration(rest)
+			if err != nil || v < 0 {
+				t.Fatalf("parseDuration(%q) = %v, behind the days %v, %v", text, got, v, err)
+			}
+			if strings.HasPrefix(days, "-") {
+				v = -v
+			}
+			want.Add(want, big.NewInt(int64(v)))
+		}
+		if want.Cmp(big.NewInt(int64(got))) != 0 {
+			t.Fatalf("parseDuration(%q) = %d, want %d", text, got, want)
+		}
+	})
 }

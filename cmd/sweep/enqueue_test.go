@@ -59,6 +59,46 @@ func TestLineReader(t *testing.T) {
 	}
 }
 
+// A stream is cut at its line feeds, however it comes in: what is short enough comes
+// whole, what is not costs its line and no other.
+func FuzzLineReader(f *testing.F) {
+	for _, input := range []string{"", "a\nb", "\ufeffa\r\n\n", strings.Repeat("x", 40) + "\ny", strings.Repeat("x", 31) + "\n" + strings.Repeat("x", 32)} {
+		f.Add([]byte(input), uint8(32), false)
+		f.Add([]byte(input), uint8(0), true)
+	}
+	f.Fuzz(func(t *testing.T, input []byte, limit uint8, slow bool) {
+		want := bytes.SplitAfter(input, []byte("\n"))
+		if len(want[len(want)-1]) == 0 {
+			want = want[:len(want)-1]
+		}
+		var in io.Reader = bytes.NewReader(input)
+		if slow {
+			in = iotest.OneByteReader(in)
+		}
+		r := &lineReader{in: bufio.NewReaderSize(in, 16), limit: int(limit)}
+		for i, w := range want {
+			got, err := r.next()
+			if r.number != i+1 {
+				t.Fatalf("line %d of %q has the number %d", i+1, input, r.number)
+			}
+			if i == 0 && len(w) <= int(limit) {
+				w = bytes.TrimPrefix(w, []byte("\ufeff"))
+			}
+			switch {
+			case len(w) > int(limit):
+				if !errors.Is(err, errLongLine) {
+					t.Fatalf("line %d of %q: %q, %v; it is longer than %d", i+1, input, got, err, limit)
+				}
+			case err != nil || !bytes.Equal(got, w):
+				t.Fatalf("line %d of %q: %q, %v; want %q", i+1, input, got, err, w)
+			}
+		}
+		if got, err := r.next(); !errors.Is(err, io.EOF) {
+			t.Fatalf("behind the last line of %q: %q, %v", input, got, err)
+		}
+	})
+}
+
 // Whatever parseLine takes is a valid message, whose payload has the bytes of the
 // line, and whose names are those that encoding/json reads.
 func FuzzParseLine(f *testing.F) {
@@ -82,6 +122,15 @@ func FuzzParseLine(f *testing.F) {
 		var fields map[string]json.RawMessage
 		if err := json.Unmarshal(text, &fields); err != nil {
 			t.Fatalf("%q is no JSON: %v", text, err)
+		}
+		if _, ok := fields["delay"]; !ok && m.Delay != 0 || len(m.Headers) > 0 && fields["headers"] == nil {
+			t.Errorf("%q: delay %v, headers %v", text, m.Delay, m.Headers)
+		}
+		if raw, ok := fields["payload_base64"]; ok {
+			var want []byte // encoding/json reads base64 into bytes by itself
+			if err := json.Unmarshal(raw, &want); err != nil || !bytes.Equal(m.Payload, want) {
+				t.Errorf("%q: payload %q, want %q, %v", text, m.Payload, want, err)
+			}
 		}
 		if raw, ok := fields["payload"]; ok && !bytes.Equal(raw, m.Payload) {
 			t.Errorf("%q: payload %q, want %q", text, m.Payload, raw)

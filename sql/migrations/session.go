@@ -83,7 +83,7 @@ func connect(ctx context.Context, dsn string) (*session, error) {
 // password may stand anywhere in it.
 func dsnError(err error) error {
 	var path *fs.PathError
-	if errors.As(err, &path) {
+	if errors.As(err, &path) && !strings.ContainsAny(path.Path, "=:@") { // a path, and no more by a lost quote
 		return fmt.Errorf("read the connection string: %w", path)
 	}
 	return errors.New("read the connection string: neither a postgres:// URL nor keyword=value pairs, " +

@@ -65,7 +65,7 @@ func TestFormat(t *testing.T) {
 // Whatever Parse takes is sorted, without repeats, in bounds, and comes back from
 // Format unchanged.
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{"0-7,12", "1023", " 5 , 3-4", "7-3", "", "-", "0-1023", "1,1"} {
+	for _, seed := range []string{"0-7,12", "1023", " 5 , 3-4", "7-3", "", "-", "0-1023", "1,1", "1024", "0-", "00012", "0x1", "2147483648", "٣"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

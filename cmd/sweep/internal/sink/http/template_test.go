@@ -208,3 +208,28 @@ func FuzzParseTemplate(f *testing.F) {
 		}
 	})
 }
+
+// Whatever user, password and query values a URL has, none of 4 bytes or more is left in
+// a text that went through the redactor, in the forms in which a server may repeat them.
+func FuzzRedactor(f *testing.F) {
+	f.Add("user", "hunter2", "sesame", "401: {} is wrong, {}")
+	f.Add("u", "päss wörd", "a+b", "{}")
+	f.Add("aaaa", "aaaaaaaa", "aaaaaa", "{}{}{}")
+	f.Fuzz(func(t *testing.T, user, password, key, text string) {
+		raw := "https://" + url.UserPassword(user, password).String() + "@h.example/x?key=" + url.QueryEscape(key)
+		tmpl, err := parseTemplate(raw)
+		if err != nil {
+			return
+		}
+		for _, secret := range []string{password, url.QueryEscape(password), key, url.QueryEscape(key)} {
+			if len(secret) < minSecret || strings.Contains("[hidden]", secret) {
+				continue
+			}
+			// Texts around it that make no secret of their own with it.
+			got := tmpl.redactor().Replace("\x00" + secret + "\x00" + strings.ReplaceAll(text, "{}", "\x00"+secret+"\x00"))
+			if first := strings.SplitN(got, "\x00", 3); len(first) == 3 && strings.Contains(first[1], secret) {
+				t.Fatalf("%q: %q is left in %q", raw, secret, got)
+			}
+		}
+	})
+}
