@@ -27,6 +27,10 @@ demo: postgres ## Watch a bursty tenant and twenty quiet ones share an outbox; K
 build: ## Build bin/sweep
 	go build -trimpath -o bin/sweep ./cmd/sweep
 
+.PHONY: image
+image: ## Build the container image of sweep; IMAGE=NAME:TAG, BASE=debian:13 to put it on another
+	@BASE=$(BASE) integration/images/sweep $(IMAGE)
+
 .PHONY: test
 test: postgres ## Run all tests, those against a real PostgreSQL included
 	$(GOTEST) ./...
