@@ -185,6 +185,9 @@ func (h hammer) settle(ctx context.Context, conn *pgx.Conn, holders *held, rows 
 	}
 	ids, tokens := map[string][]int64{}, map[string][]int64{}
 	for _, r := range rows {
+		if h.lossy && rng.IntN(5) == 0 {
+			continue
+		}
 		how := []string{"complete", "complete", "complete", "retry", "release", "fail"}[rng.IntN(6)]
 		ids[how] = append(ids[how], r.ID)
 		tokens[how] = append(tokens[how], r.Token)
@@ -221,6 +224,55 @@ func hammerAccount(ctx context.Context, conn *pgx.Conn) error {
 func hammerAbove(limit int) string {
 	return fmt.Sprintf(`select format('INV-4: %%s of %%s are claimed', count(*), c.namespace) from outbox.claimed as c
 		group by c.namespace having count(*) > %d`, limit)
+}
+
+// hammerAboveCeiling reports, within a claim's transaction, namespaces that it brought above
+// their ceiling on the shards that it holds.
+func hammerAboveCeiling(quota int) string {
+	return fmt.Sprintf(`select format('INV-4: a claim brought %%s to %%s on %%s shards', c.namespace, count(*), cardinality(h.shards))
+		from (select array_agg(l.objid::bigint::int) as shards from pg_locks as l where l.pid = pg_backend_pid() and l.locktype = 'advisory'
+		        and l.classid = 'outbox.pending'::regclass and l.objsubid = 2 and l.objid < 1024) as h
+		join outbox.claimed as c on c.shard = any (h.shards)
+		group by c.namespace, h.shards having bool_or(c.xmin = pg_current_xact_id_if_assigned()::xid)
+		  and count(*) > outbox.node_ceiling(%d, cardinality(h.shards), 16)`, quota)
+}
+
+// hammerAboveOwners reports namespaces of which the owners of one partition, the part of
+// claimed_by behind the dot, have claimed more than a limit.
+func hammerAboveOwners(limit int) string {
+	return fmt.Sprintf(`select format('INV-4: the owners by partition %%s have claimed %%s of %%s', x.partition, count(*), x.namespace)
+		from (select c.namespace, split_part(c.claimed_by, '.', 2) as partition from outbox.claimed as c) as x
+		group by x.namespace, x.partition having count(*) > %d`, limit)
+}
+
+// hammerPartition shares the shards out among the sessions, anew at random times.
+type hammerPartition struct {
+	mu    sync.Mutex
+	n     int     // how often it moved
+	owned [][]int // by session, now
+	of    [][]int // and when the session asked for its name
+}
+
+// node is asked before shards. The name says by which partition its session claims.
+func (p *hammerPartition) node(session int, rng *rand.Rand) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.n == 0 || rng.IntN(20) == 0 {
+		p.n++
+		p.owned = make([][]int, len(p.of))
+		for shard := range 16 {
+			owner := rng.IntN(len(p.of))
+			p.owned[owner] = append(p.owned[owner], shard)
+		}
+	}
+	p.of[session] = p.owned[session]
+	return fmt.Sprintf("node%d.%d", session, p.n)
+}
+
+func (p *hammerPartition) shards(session int, _ *rand.Rand) []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]int{}, p.of[session]...)
 }
 
 func hammerOwnShard(session int, _ *rand.Rand) []int { return []int{session % 16} }
@@ -261,6 +313,7 @@ func hammerRescue(ctx context.Context, conn *pgx.Conn, rng *rand.Rand) error {
 }
 
 func hammers() map[string]hammer {
+	partition := &hammerPartition{of: make([][]int, 16)}
 	return map[string]hammer{
 		"INV-1 INV-2 overlapping shards and the same names": {
 			setUp: longBacklog(8, 2, 200, 10), sessions: 8, node: hammerAnyName, shards: hammerSomeShards, batch: 20, wait: 2 * time.Second,
@@ -277,6 +330,23 @@ func hammers() map[string]hammer {
 			setUp:    `select outbox.set_quota('ns1', 3, true), outbox.set_quota('ns2', 1, true);` + longBacklog(2, 2, 1500, 10),
 			sessions: 16, node: hammerOwnName, shards: hammerOwnShard, batch: 5, wait: 2 * time.Second,
 			check: hammerAbove(3) + ` or (c.namespace = 'ns2' and count(*) > 1)`,
+		},
+		"INV-4 strict namespaces, shards that move": {
+			setUp:    `select outbox.set_quota('ns1', 3, true), outbox.set_quota('ns2', 1, true);` + longBacklog(3, 2, 1500, 10),
+			sessions: 16, node: hammerAnyName, shards: hammerSomeShards, batch: 5, wait: 2 * time.Second, lossy: true,
+			others: []func(context.Context, *pgx.Conn, *rand.Rand) error{hammerRescue},
+			check:  hammerAbove(3) + ` and c.namespace <> 'ns3' or (c.namespace = 'ns2' and count(*) > 1)`,
+		},
+		"INV-4 any shards, any node": {
+			setUp: `select outbox.configure('{"default_quota": 5}');` + longBacklog(2, 2, 1500, 10), sessions: 16,
+			node: hammerOwnName, shards: hammerSomeShards, batch: 5, wait: 2 * time.Second, lossy: true,
+			others: []func(context.Context, *pgx.Conn, *rand.Rand) error{hammerRescue}, check: hammerAboveCeiling(5),
+		},
+		"INV-4 a partition that moves": {
+			setUp: `select outbox.configure('{"default_quota": 5}');` + longBacklog(2, 2, 1500, 10), sessions: 16,
+			node: partition.node, shards: partition.shards, batch: 5, wait: 2 * time.Second, lossy: true,
+			others: []func(context.Context, *pgx.Conn, *rand.Rand) error{hammerRescue},
+			check:  hammerAboveCeiling(5) + " union all " + hammerAboveOwners(5+16-1),
 		},
 		"INV-2 beside cancel, redrive, reschedule and rescue": {
 			setUp: longBacklog(8, 2, 100, 10), sessions: 4, node: hammerAnyName, shards: hammerSomeShards, batch: 20, lossy: true,

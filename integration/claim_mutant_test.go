@@ -67,6 +67,14 @@ func mutantBeside(ctx context.Context, t *testing.T, db *pgtest.DB) error {
 	return err
 }
 
+// mutantAudit finds by outbox.check alone.
+func mutantAudit(ctx context.Context, t *testing.T, db *pgtest.DB) error {
+	t.Helper()
+	h := hammers()["INV-4 strict namespaces, shards that move"]
+	h.check, h.wait = "", time.Second
+	return h.run(ctx, db, 20*time.Second, 1)
+}
+
 // mutantPlan finds by the plans, with statistics from when the tables were empty.
 func mutantPlan(_ context.Context, t *testing.T, db *pgtest.DB) error {
 	t.Helper()
@@ -94,6 +102,21 @@ func mutants() map[string]mutant {
 		},
 		"INV-4 strict namespaces are not locked": {
 			"claim_walk.sql", "for no key update skip locked", "", mutantHammer("INV-4 strict namespaces, disjoint shards"),
+		},
+		"INV-4 a ceiling of all shards, any shards, any node": {
+			"claim_walk.sql", "claim_walk.held,\n", "(claim_walk.config).shard_count,\n", mutantHammer("INV-4 any shards, any node"),
+		},
+		"INV-4 a ceiling of all shards, a partition that moves": {
+			"claim_walk.sql", "claim_walk.held,\n", "(claim_walk.config).shard_count,\n", mutantHammer("INV-4 a partition that moves"),
+		},
+		"INV-4 strict namespaces are not locked, shards that move": {
+			"claim_walk.sql", "for no key update skip locked", "", mutantHammer("INV-4 strict namespaces, shards that move"),
+		},
+		"INV-4 no quota": {
+			"claim_pick.sql", "claim_pick.headrooms[i]", "1000000", mutantAudit,
+		},
+		"INV-4 strict namespaces are not locked, seen by check": {
+			"claim_walk.sql", "for no key update skip locked", "", mutantAudit,
 		},
 		"INV-5 no rotation of namespaces": {
 			"claim_fair.sql", "v_cursor := coalesce(v_cursor, '')", "v_cursor := ''", mutantLong("INV-5 200 namespaces, batch 7"),
