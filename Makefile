@@ -32,7 +32,7 @@ image: ## Build the container image of sweep; IMAGE=NAME:TAG, BASE=debian:13 to 
 	@BASE=$(BASE) integration/images/sweep $(IMAGE)
 
 .PHONY: test
-test: postgres ## Run all tests, those against a real PostgreSQL included
+test: postgres pgbouncer ## Run all tests, those against a real PostgreSQL included
 	$(GOTEST) ./...
 
 .PHONY: matrix
@@ -96,5 +96,15 @@ postgres:
 		command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 		echo "installing PostgreSQL: apt-get install postgresql"; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends postgresql >/dev/null 2>&1 || \
+		echo "apt-get did not succeed"; \
+	fi
+
+# The tests behind a pooler are skipped where there is none.
+.PHONY: pgbouncer
+pgbouncer:
+	@if [ -z "$$PGBOUNCER" ] && ! command -v pgbouncer >/dev/null && ! [ -x /usr/sbin/pgbouncer ] && \
+		command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		echo "installing pgbouncer: apt-get install pgbouncer"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends pgbouncer >/dev/null 2>&1 || \
 		echo "apt-get did not succeed"; \
 	fi
