@@ -240,7 +240,7 @@ func TestPlpgsqlCheck(t *testing.T) {
 	for _, line := range list[string](t, admin, `
 		select format('%s line %s: %s (%s)', p.oid::regprocedure, c.lineno, c.message, c.level)
 		from pg_proc as p
-		cross join lateral lint.plpgsql_check_function_tb(p.oid, relid => case when p.prorettype = 'trigger'::regtype then 'outbox.config'::regclass else 0 end,
+		cross join lateral lint.plpgsql_check_function_tb(p.oid, relid => coalesce((select t.tgrelid from pg_trigger as t where t.tgfoid = p.oid), 0),
 			security_warnings => true, performance_warnings => false, extra_warnings => false) as c
 		where c.message not in ('target type is different type than source type', 'name of parameter "only" is reserved keyword')
 		  and p.pronamespace = 'outbox'::regnamespace and p.prolang = (select l.oid from pg_language as l where l.lanname = 'plpgsql')`) {

@@ -29,7 +29,18 @@ func rolePool(t *testing.T, db *pgtest.DB, size int, settings ...string) *pgxpoo
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(pool.Close)
+	t.Cleanup(func() {
+		closed := make(chan struct{})
+		go func() {
+			pool.Close()
+			close(closed)
+		}()
+		select {
+		case <-closed:
+		case <-time.After(10 * time.Second):
+			t.Error("a connection of the pool is never given back")
+		}
+	})
 	return pool
 }
 

@@ -43,7 +43,7 @@ begin
   return query
   select 'INV-4', format('trigger %s on %s', e.name, e.rel), case when t.oid is null then 'is missing' else 'is disabled' end,
          'It keeps shard_count fixed, or former quotas for this audit. Create it as the migration does, or: alter table ... enable trigger.'
-  from (values ('config_guard', 'outbox.config'), ('former_quota', 'outbox.config'), ('former_quota', 'outbox.namespace')) as e(name, rel)
+  from (values ('config_guard', 'outbox.config'), ('former_quota', 'outbox.namespace')) as e(name, rel)
   left join pg_trigger as t on t.tgrelid = e.rel::regclass and t.tgname = e.name
   where t.oid is null or t.tgenabled not in ('O', 'A');
 

@@ -12,21 +12,16 @@ declare
   v_is        int := v_default;
   v_strict    boolean := false; -- it was
 begin
-  if tg_table_name = 'config' then
-    v_was := old.default_quota;
-    v_is := new.default_quota;
-  else
-    if tg_op <> 'INSERT' then
-      v_namespace := old.namespace;
-      v_was := coalesce(old.quota, v_default);
-      v_strict := old."strict"; -- quoted: a word of PL/pgSQL
-    end if;
-    if tg_op <> 'DELETE' then
-      v_namespace := new.namespace;
-      v_is := coalesce(new.quota, v_default);
-      if new."strict" and not v_strict then
-        v_was := 2147483647; -- several nodes may have claimed beyond it
-      end if;
+  if tg_op <> 'INSERT' then
+    v_namespace := old.namespace;
+    v_was := coalesce(old.quota, v_default);
+    v_strict := old."strict"; -- quoted: a word of PL/pgSQL
+  end if;
+  if tg_op <> 'DELETE' then
+    v_namespace := new.namespace;
+    v_is := coalesce(new.quota, v_default);
+    if new."strict" and not v_strict then
+      v_was := 2147483647; -- several nodes may have claimed beyond it
     end if;
   end if;
   if v_was > v_is then
@@ -38,6 +33,4 @@ end $$;
 comment on function outbox.keep_former_quota is 'Trigger: notes quotas that are lowered';
 revoke all on function outbox.keep_former_quota from public;
 create or replace trigger former_quota after insert or update or delete on outbox.namespace
-  for each row execute function outbox.keep_former_quota();
-create or replace trigger former_quota after update of default_quota on outbox.config
   for each row execute function outbox.keep_former_quota();

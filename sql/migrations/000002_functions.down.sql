@@ -48,7 +48,6 @@ drop function outbox.pause(namespace text, task_queue text, note text);
 drop function outbox.leave(node text);
 
 -- dropped: sql/functions/keep_former_quota.sql
-drop trigger former_quota on outbox.config;
 drop trigger former_quota on outbox.namespace;
 drop function outbox.keep_former_quota();
 

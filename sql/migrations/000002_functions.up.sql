@@ -325,7 +325,7 @@ begin
   return query
   select 'INV-4', format('trigger %s on %s', e.name, e.rel), case when t.oid is null then 'is missing' else 'is disabled' end,
          'It keeps shard_count fixed, or former quotas for this audit. Create it as the migration does, or: alter table ... enable trigger.'
-  from (values ('config_guard', 'outbox.config'), ('former_quota', 'outbox.config'), ('former_quota', 'outbox.namespace')) as e(name, rel)
+  from (values ('config_guard', 'outbox.config'), ('former_quota', 'outbox.namespace')) as e(name, rel)
   left join pg_trigger as t on t.tgrelid = e.rel::regclass and t.tgname = e.name
   where t.oid is null or t.tgenabled not in ('O', 'A');
 
@@ -1541,7 +1541,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 -- Keeps shard_count as it is once a message exists: stored shards would no longer
--- match, and a key's shard must not change while it is in flight.
+-- match, and a key's shard must not change while it is in flight. Notes a default quota
+-- that is lowered, as keep_former_quota() does.
 begin
   if tg_op = 'DELETE' then
     raise exception 'outbox.config must keep its one row'
@@ -1555,9 +1556,12 @@ begin
         using errcode = 'OB005', hint = 'Drain and prune the outbox first.';
     end if;
   end if;
+  if new.default_quota < old.default_quota then
+    insert into outbox.former_quota (until, quota, by) values (clock_timestamp(), old.default_quota, session_user);
+  end if;
   return new;
 end $$;
-comment on function outbox.config_guard is 'Trigger: fixes shard_count once a message exists';
+comment on function outbox.config_guard is 'Trigger: fixes shard_count once a message exists, notes a default quota that is lowered';
 revoke all on function outbox.config_guard from public;
 create or replace trigger config_guard before update or delete on outbox.config
   for each row execute function outbox.config_guard();
@@ -2332,21 +2336,16 @@ declare
   v_is        int := v_default;
   v_strict    boolean := false; -- it was
 begin
-  if tg_table_name = 'config' then
-    v_was := old.default_quota;
-    v_is := new.default_quota;
-  else
-    if tg_op <> 'INSERT' then
-      v_namespace := old.namespace;
-      v_was := coalesce(old.quota, v_default);
-      v_strict := old."strict"; -- quoted: a word of PL/pgSQL
-    end if;
-    if tg_op <> 'DELETE' then
-      v_namespace := new.namespace;
-      v_is := coalesce(new.quota, v_default);
-      if new."strict" and not v_strict then
-        v_was := 2147483647; -- several nodes may have claimed beyond it
-      end if;
+  if tg_op <> 'INSERT' then
+    v_namespace := old.namespace;
+    v_was := coalesce(old.quota, v_default);
+    v_strict := old."strict"; -- quoted: a word of PL/pgSQL
+  end if;
+  if tg_op <> 'DELETE' then
+    v_namespace := new.namespace;
+    v_is := coalesce(new.quota, v_default);
+    if new."strict" and not v_strict then
+      v_was := 2147483647; -- several nodes may have claimed beyond it
     end if;
   end if;
   if v_was > v_is then
@@ -2358,8 +2357,6 @@ end $$;
 comment on function outbox.keep_former_quota is 'Trigger: notes quotas that are lowered';
 revoke all on function outbox.keep_former_quota from public;
 create or replace trigger former_quota after insert or update or delete on outbox.namespace
-  for each row execute function outbox.keep_former_quota();
-create or replace trigger former_quota after update of default_quota on outbox.config
   for each row execute function outbox.keep_former_quota();
 -- <<< sql/functions/keep_former_quota.sql
 
