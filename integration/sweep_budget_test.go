@@ -137,3 +137,66 @@ func TestHungTenantWithLargePayloads(t *testing.T) {
 		})
 	}
 }
+
+// As many tenants as there are shares can hang, and the quick one does not notice.
+func TestThreeHungTenants(t *testing.T) {
+	t.Parallel()
+	const payload, budget, tick = 10_000, 200_000, 100 * time.Millisecond
+	db := pg.New(t)
+	hang, quick := newHanging(), new(collector)
+	g := newGauge(byTenant{"hung1": hang, "hung2": hang, "hung3": hang, "quick": quick})
+	for namespace := range g.sink.(byTenant) {
+		if namespace != "quick" {
+			fill(t, db.Pool, namespace, "q", 50, payload)
+		}
+	}
+	g.node = newNode(t, db, g, func(c *driver.Config) {
+		c.Budget, c.Tick, c.MinPause, c.Slots, c.Share = budget, tick, tick, 16, 0.25
+	})
+	n := startNode(t, g.node)
+	eventually(t, "deliveries hang", func() bool { return len(hang.begun) > 0 })
+	quickly(t, trickle(t, db.Pool, g, "quick", "q", 20, 5000), tick)
+	eventually(t, "all of the hung tenants is claimed", func() bool { return n.Stats().InFlight == 150 })
+	close(hang.let)
+	eventually(t, "all is settled", func() bool { return n.Stats().Done == 170 })
+	n.drained(t)
+	g.within(t, budget, payload)
+}
+
+// INV-13: rows from no byte to the cap of 1 MiB, in one batch, go through a budget that is
+// smaller than a row, equal to one, or large.
+func TestRowsOfEverySize(t *testing.T) {
+	t.Parallel()
+	for _, budget := range []int64{1, 1000, 1 << 20, 1<<20 + 1, 3 << 20, 64 << 20} {
+		t.Run(fmt.Sprint(budget), func(t *testing.T) {
+			t.Parallel()
+			db := pg.New(t)
+			all := 0
+			for i, size := range []int{0, 1, 999, 1000, 1001, 100_000, 1<<20 - 1, 1 << 20} {
+				for j := range 3 {
+					run(t, db.Pool, "select outbox.enqueue($1, 'q', $2, convert_to(repeat('x', $3), 'UTF8'))",
+						fmt.Sprint("ns", (i+j)%4), fmt.Sprintf("%d-%d", size, j), size)
+					all++
+				}
+			}
+			var sink collector
+			g := newGauge(&sink)
+			g.node = newNode(t, db, g, func(c *driver.Config) {
+				c.Budget, c.Tick, c.MinPause = budget, 5*time.Millisecond, time.Millisecond
+			})
+			n := startNode(t, g.node)
+			eventually(t, "all is settled", func() bool { return n.Stats().Done == int64(all) })
+			if s := n.drained(t); budget == 64<<20 && s.Pauses+s.Released != 0 {
+				t.Errorf("stats are %+v, want no pause", s)
+			}
+			g.within(t, budget, 1<<20)
+			for _, m := range sink.messages() {
+				var size, j int
+				if _, err := fmt.Sscanf(m.DispatchKey, "%d-%d", &size, &j); err != nil || len(m.Payload) != size {
+					t.Errorf("the payload of %s has %d bytes (%v)", m.DispatchKey, len(m.Payload), err)
+				}
+				g.came(t, m.DispatchKey)
+			}
+		})
+	}
+}

@@ -1,0 +1,119 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/integration/pgtest"
+)
+
+// hungTenant starts a node with a tenant that hangs and has 40 payloads of 1 kB claimed, of
+// which the budget of 10 kB holds some, and the rest is parked.
+func hungTenant(t testing.TB, db *pgtest.DB) (*sweepNode, *hanging) {
+	t.Helper()
+	fill(t, db.Pool, "hung", "q", 40, 1000)
+	hang := newHanging()
+	n := startNode(t, newNode(t, db, hang, func(c *driver.Config) { c.Budget = 10_000 }))
+	eventually(t, "all is claimed and most of it parked", func() bool {
+		s := n.Stats()
+		return s.InFlight == 40 && s.Parked >= 30
+	})
+	return n, hang
+}
+
+// A drain finishes what is under way and what waits with its payload, and releases what is
+// parked, uncharged (INV-10).
+func TestDrainReleasesParked(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	n, hang := hungTenant(t, db)
+	parked := n.Stats().Parked
+	n.Drain()
+	await(t, db.Pool, "select count(*) = $1 from outbox.pending where attempt = 0", parked)
+	if s := n.Stats(); s.Parked != 0 || s.InFlight != 40-parked {
+		t.Errorf("stats are %+v, want %d in flight and none parked", s, 40-parked)
+	}
+	close(hang.let)
+	if s := n.drained(t); s.Done != 40-parked || s.Released != parked {
+		t.Errorf("stats are %+v, want %d done and %d released", s, 40-parked, parked)
+	}
+}
+
+// A hard end releases what is parked as well.
+func TestEndReleasesParked(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	n, _ := hungTenant(t, db)
+	n.cancel(nil)
+	if err := n.ended(t); err == nil {
+		t.Error("Run gives nil, want the end of its context")
+	}
+	if got := one[int](t, db.Pool, "select count(*) from outbox.pending where attempt = 0"); got != 40 {
+		t.Errorf("%d messages are pending and uncharged, want 40", got)
+	}
+	if s := n.Stats(); s.Parked != 0 {
+		t.Errorf("%d are parked after the end", s.Parked)
+	}
+}
+
+// The leases of parked messages run on (INV-10: none expires, none is charged twice), and
+// those that an operator cancels leave the node.
+func TestParkedKeepTheirLeases(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	shortLeases(t, db.Pool)
+	n, hang := hungTenant(t, db)
+	await(t, db.Pool, "select clock_timestamp() > min(claimed_at) + interval '2.5 s' from outbox.claimed")
+	if s := n.Stats(); s.InFlight != 40 || s.Lost+s.Released != 0 {
+		t.Errorf("after 2.5 leases: %+v, want all 40 in flight", s)
+	}
+	run(t, db.Pool, "select outbox.cancel(array(select 'hung-' || i from generate_series(1, 40) as i))")
+	eventually(t, "all have left", func() bool { s := n.Stats(); return s.InFlight == 0 && s.Parked == 0 })
+	if s := n.Stats(); s.Lost != 40 {
+		t.Errorf("stats are %+v, want 40 lost", s)
+	}
+	close(hang.let)
+	n.drained(t)
+	wantOutcomes(t, db.Pool, map[string]int{"cancelled": 40})
+}
+
+// A settled part of parked messages makes room for as many: they go on being delivered
+// with a budget of a few, each once, uncharged, whatever their sizes.
+func TestParkedComeBack(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	fill(t, db.Pool, "slow", "q", 60, 1000)
+	run(t, db.Pool, "select outbox.enqueue('slow', 'q', 'sized-' || i, convert_to(repeat('x', i * 50), 'UTF8')) from generate_series(0, 59) as i")
+	g := newGauge(driver.SinkFunc(func(ctx context.Context, _ driver.Message) error {
+		select {
+		case <-time.After(30 * time.Millisecond): // a slow call, not a wait of the test
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}))
+	const budget = 10_000
+	// The pause is the shortest there is, so that a tenant that drains slowly is parked.
+	g.node = newNode(t, db, g, func(c *driver.Config) {
+		c.Budget, c.MinPause, c.Tick = budget, time.Millisecond, 5*time.Millisecond
+	})
+	if err := g.node.Once(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	s := g.node.Stats()
+	if s.Done != 120 || s.Parked != 0 || s.InFlight != 0 || s.UsedBytes != 0 || s.Claimed != s.Done+s.Released || s.Released == 0 {
+		t.Errorf("stats are %+v, want 120 done, and some released on the way", s)
+	}
+	if s.Claimed > 4*120 {
+		t.Errorf("%d claims for 120 messages", s.Claimed)
+	}
+	for i := range 60 {
+		g.came(t, fmt.Sprint("slow-", i+1))
+		g.came(t, fmt.Sprint("sized-", i))
+	}
+	g.within(t, budget, 2950)
+	wantOutcomes(t, db.Pool, map[string]int{"done": 120})
+}
