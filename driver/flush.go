@@ -112,7 +112,9 @@ func (l *loop) settle(ctx context.Context, items []*item, count interface{ Add(i
 			l.progress = true
 		} else if ours && !it.parked {
 			l.refused = it.err
-			l.again, l.some = false, false // not at once again: it would be refused again
+		}
+		if it.atOnce() { // with the next tick: the next claim would bring the same again
+			l.again, l.some = false, false
 		}
 		if !ours {
 			l.stats.lost.Add(1)
@@ -149,6 +151,11 @@ func (l *loop) leave(it *item) {
 	if !it.parked {
 		l.letGo(it)
 	}
+}
+
+// atOnce reports whether the message is due again the moment that it is settled.
+func (it *item) atOnce() bool {
+	return it.verdict == untried && !it.parked || it.verdict == again && it.delay != nil && *it.delay == 0
 }
 
 func refsOf(items []*item) []Ref {

@@ -40,6 +40,43 @@ func TestSlowTenantBesideQuick(t *testing.T) {
 	n.drained(t)
 }
 
+// A tenant that takes 30 s a call (here 60 sweeps, as those would be) and a quick one on
+// one node: the quick one's median wait stays under two sweeps, the slow one holds its
+// share of the slots, and the loop claims on while the first batch is under way.
+func TestQuickTenantWaitsLessThanTwoSweeps(t *testing.T) {
+	t.Parallel()
+	const tick = 100 * time.Millisecond
+	db := pg.New(t)
+	var slow atomic.Int64
+	var most atomic.Int64
+	g := newGauge(byTenant{
+		"slow": driver.SinkFunc(func(ctx context.Context, _ driver.Message) error {
+			now := slow.Add(1)
+			defer slow.Add(-1)
+			for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
+				continue
+			}
+			select {
+			case <-time.After(60 * tick):
+			case <-ctx.Done():
+			}
+			return nil
+		}),
+		"quick": new(collector),
+	})
+	g.node = newNode(t, db, g, func(c *driver.Config) { c.Slots, c.Share, c.Tick, c.MinPause = 8, 0.5, tick, 5*tick })
+	fill(t, db.Pool, "slow", "q", 1000, 10)
+	n := startNode(t, g.node)
+	eventually(t, "the slow tenant is at work", func() bool { return slow.Load() > 0 })
+	quickly(t, trickle(t, db.Pool, g, "quick", "q", 25, 10), tick)
+	if s := n.Stats(); s.Pauses != 0 || s.Sweeps < 10 {
+		t.Errorf("stats are %+v, want a claim for each message or so, and no pause", s)
+	}
+	if got := most.Load(); got != 4 {
+		t.Errorf("the slow tenant held %d slots of 8, want its share, 4", got)
+	}
+}
+
 // INV-1: two nodes on the same shards deliver each message once.
 func TestTwoNodesShareShards(t *testing.T) {
 	t.Parallel()
