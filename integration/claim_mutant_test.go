@@ -96,8 +96,8 @@ func mutants() map[string]mutant {
 			"claim_walk.sql", "claim_walk.held,\n", "(claim_walk.config).shard_count,\n", mutantModel,
 		},
 		"INV-4 claimed rows of other shards do not count for strict": {
-			"claim_walk.sql", "select count(*) into v_row.on_all from outbox.claimed as c where c.namespace = v_row.namespace",
-			"select count(*) into v_row.on_all from outbox.claimed as c where c.namespace = v_row.namespace and c.shard = any (claim_walk.next_held)",
+			"claim_walk.sql", "(select count(*) from outbox.claimed as c where c.namespace = v_names[i])",
+			"(select count(*) from outbox.claimed as c where c.namespace = v_names[i] and c.shard = any (claim_walk.next_held))",
 			mutantLong("INV-4 strict, the shards take turns"),
 		},
 		"INV-4 strict namespaces are not locked": {
@@ -134,7 +134,7 @@ func mutants() map[string]mutant {
 			"claim_pick.sql", "exit when v_left <= 0 or v_more = 0;", "exit;", mutantModel,
 		},
 		"INV-7 no rotation of routes": {
-			"claim_fair.sql", "if v_idle is not null or v_pick.many is not null then", "if false then", mutantModel,
+			"claim_fair.sql", "if v_walk.idle is not null or v_pick.many is not null then", "if false then", mutantModel,
 		},
 		"INV-8 a row that is not claimed is charged": {
 			"claim_fair.sql", "v_token := nextval(", "update outbox.pending as p set attempt = p.attempt + 1 where p.id = (select min(p.id) from outbox.pending as p); v_token := nextval(", mutantModel,
@@ -171,7 +171,7 @@ func mutants() map[string]mutant {
 			"claim_pick.sql", "and p.visible_after <= claim_pick.now", "", mutantModel,
 		},
 		"paused routes are claimed": {
-			"claim_pick.sql", "p.namespace = u.namespace and p.task_queue = r.task_queue", "false",
+			"due_routes.sql", "p.namespace = due_routes.namespace and p.task_queue = r.task_queue)\n       and", "false)\n       and",
 			mutantLong("paused routes and namespaces stand still"),
 		},
 		"max_bytes is never exceeded": {

@@ -32,15 +32,8 @@ declare
   v_until   timestamptz; -- the end of the lease
   v_cursor  text;        -- where the walk starts
   v_round   bigint;
-  v_to      text;        -- how far it came
-  v_wrapped boolean;
-  v_full    boolean;     -- it came past every namespace
-  v_names   text[];      -- the eligible ones, in the walk's order
-  v_rounds  bigint[];
-  v_rooms   int[];
-  v_soles   text[];      -- the route of those that have one only
-  v_idle    text[];      -- idle ones with more routes than one claim looks at,
-  v_idle_at text[];      --   and the last it looked at
+  v_last    int;         -- the last one that had its turn
+  v_walk    record;      -- the namespaces
   v_pick    record;      -- the rows, in the order of service
   v_moved   int;
   v_token   bigint;
@@ -87,42 +80,35 @@ begin
   end if;
   v_cursor := coalesce(v_cursor, '');
   v_round := coalesce(v_round, 0);
-  select (array_agg(w.namespace order by w.ord desc))[1], coalesce(bool_or(w.wrapped), false),
-         not coalesce(bool_or(w.more), false),
-         array_agg(w.namespace order by w.ord) filter (where w.verdict = 'eligible'),
-         array_agg(w.round order by w.ord) filter (where w.verdict = 'eligible'),
-         array_agg(w.headroom order by w.ord) filter (where w.verdict = 'eligible'),
-         array_agg(w.sole_route order by w.ord) filter (where w.verdict = 'eligible'),
-         array_agg(w.namespace order by w.ord) filter (where w.route_at is not null),
-         array_agg(w.route_at order by w.ord) filter (where w.route_at is not null)
-  into v_to, v_wrapped, v_full, v_names, v_rounds, v_rooms, v_soles, v_idle, v_idle_at
+  select w.* into v_walk
   from outbox.claim_walk(claim_fair.node, v_next, cardinality(v_held), claim_fair.batch, v_cursor, v_round, v_now,
                          null, true, v_config) as w;
 
   -- 4. Which rows.
   select p.* into v_pick
-  from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_soles, v_held, v_next,
-                         claim_fair.batch, claim_fair.max_bytes, case when v_full then v_rounds[1] end, v_now, true, v_config) as p
-  where v_names is not null;
+  from outbox.claim_pick(claim_fair.node, v_walk.namespaces, v_walk.rounds, v_walk.headrooms, v_walk.soles, v_walk.active,
+                         v_walk.routes, v_walk.route_of, v_walk.width, v_held, v_next, claim_fair.batch, claim_fair.max_bytes,
+                         case when not v_walk.more then v_walk.rounds[1] end, v_now, true, v_config) as p
+  where v_walk.active > 0;
 
   -- 5. Where the next claim goes on: behind the last namespace that the walk came to,
   -- or, where max_bytes ended the claim within rank 1, behind the last one served. A
   -- walk all around that served none leaves everything as it is.
+  v_last := cardinality(v_walk.namespaces);
   if v_pick.last_rank = 1 and claim_fair.max_bytes <= v_pick.last_bytes then
-    v_to := v_names[v_pick.picked[cardinality(v_pick.picked)]];
-    v_wrapped := v_to collate "C" <= v_cursor;
+    v_last := v_pick.picked[cardinality(v_pick.picked)];
   end if;
-  if v_pick.ids is not null or not v_full then
+  if v_pick.ids is not null or v_walk.more then
     insert into outbox.walk as w (node, namespace, round, claimed_at, claimed)
-    values (claim_fair.node, v_to, v_round + v_wrapped::int, v_now, coalesce(cardinality(v_pick.ids), 0))
+    values (claim_fair.node, v_walk.namespaces[v_last], v_walk.rounds[v_last], v_now, coalesce(cardinality(v_pick.ids), 0))
     on conflict on constraint walk_pkey do update
       set namespace = excluded.namespace, round = excluded.round, claimed_at = excluded.claimed_at,
           claimed = excluded.claimed;
   end if;
-  if v_idle is not null or v_pick.many is not null then
+  if v_walk.idle is not null or v_pick.many is not null then
     insert into outbox.route as t (namespace, node, task_queue, served_at)
     select u.namespace, claim_fair.node, u.task_queue, v_now
-    from unnest(v_pick.many || v_idle, v_pick.many_at || v_idle_at) as u(namespace, task_queue)
+    from unnest(v_pick.many || v_walk.idle, v_pick.many_at || v_walk.idle_at) as u(namespace, task_queue)
     on conflict on constraint route_pkey do update
       set task_queue = excluded.task_queue, served_at = excluded.served_at
       where t.task_queue <> excluded.task_queue;

@@ -1,27 +1,18 @@
--- requires: walk_routes.sql walk_lanes.sql
+-- requires: due_routes.sql walk_lanes.sql
 create or replace function outbox.claim_pick(
-  node text, namespaces text[], rounds bigint[], headrooms int[], sole_routes text[], held int[],
-  next_held int[],
+  node text, namespaces text[], rounds bigint[], headrooms int[], soles boolean[], active int,
+  routes text[], route_of int[], width int, held int[], next_held int[],
   batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config,
   out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[],
   out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[])
 language plpgsql
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off     -- as in claim_walk
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set enable_material = off
-set enable_memoize = off
-set jit = off
-set plan_cache_mode = force_generic_plan
 as $$
--- The second half of a claim's plan: which rows, out of namespaces that are all eligible.
--- One row of arrays: a row's id, place, shard, attempts so far, pass, and its namespace as
--- an index, in the order of service.
+-- The second half of a claim's plan: which rows, out of the namespaces that claim_walk has
+-- come to (its arguments are what that returns). One row of arrays: a row's id, place, shard,
+-- attempts so far, pass, and its namespace as an index, in the order of service.
 --
 -- Each namespace's rows are ranked, round-robin over its routes; rank 1 of all of them
--- comes before rank 2 of any. Ranks up to the slice are pass 1, ceil(batch / namespaces);
+-- comes before rank 2 of any. Ranks up to the slice are pass 1, ceil(batch / active);
 -- what the batch still holds behind them is pass 2. So one order gives both passes, and
 -- the claim is its first batch rows, or up to the row that reaches max_bytes.
 --
@@ -37,19 +28,20 @@ as $$
 -- the claims can pass one over. many names the namespaces served that have several
 -- routes, many_at the route of each that came last: the next pick starts behind it.
 --
--- for_claim locks the rows it returns; rows that others have locked do not count.
+-- for_claim locks the rows it returns; rows that others have locked do not count. It runs
+-- under the settings of its caller, as claim_walk does.
 declare
+  v_slice  int := (claim_pick.batch - 1) / claim_pick.active + 1;
   v_count  int := cardinality(claim_pick.namespaces);
-  v_slice  int := (claim_pick.batch + v_count - 1) / v_count;
   v_need   int[] := '{}';  -- by namespace: rows wanted,
-  v_wide   int[] := '{}';  --   routes looked for, one more than can be needed,
+  v_known  int[];          --   due routes, as far as looked for,
+  v_nth    int[];          --   a counter of them,
+  v_wide   int[] := '{}';  --   how many were looked for,
+  v_look   int[] := '{}';  --   how many to look for,
   v_got    int[];          --   rows found,
   v_open   int[];          --   routes that may have more
-  v_of     int[];          -- by route: its namespace, as an index
-  v_name   text[];         --   and by name,
-  v_queue  text[];         --   its own name,
-  v_first  int[];          --   the shard its lanes start at,
-  v_routes int[];          --   how many due routes its namespace has, as far as looked for,
+  v_queue  text[] := claim_pick.routes;  -- by route: its name,
+  v_of     int[] := claim_pick.route_of; --   its namespace, as an index,
   v_part   int[];          --   rows wanted,
   v_have   int[];          --   rows found
   v_route  int[];          -- by row: its route,
@@ -59,69 +51,54 @@ declare
   v_shard  int[];
   v_tries  int[];
   v_bytes  int[];
+  v_search int[];
   v_raised boolean;
   v_left   int;
   v_more   int;
+  i        int;
 begin
-  for i in 1 .. v_count loop
-    v_need[i] := least(claim_pick.headrooms[i], v_slice);
-    v_wide[i] := v_need[i] + 1;
+  for n in 1 .. v_count loop
+    v_need[n] := least(claim_pick.headrooms[n], v_slice);
+    v_look[n] := least(v_need[n], (claim_pick.config).max_routes);
+    v_wide[n] := case when claim_pick.soles[n] then (claim_pick.config).max_routes else claim_pick.width end;
   end loop;
   loop
-    if array_position(claim_pick.sole_routes, null) is null then
-      select array_agg(x.i), array_agg(x.namespace), array_agg(x.task_queue), array_agg(x.first), array_agg(1), v_need
-      into v_of, v_name, v_queue, v_first, v_routes, v_part
+    v_known := array_fill(0, array[v_count]);
+    foreach i in array v_of loop
+      v_known[i] := v_known[i] + 1;
+    end loop;
+    v_search := array(select u.n from unnest(v_known, v_wide, v_look) with ordinality as u(known, wide, look, n)
+                      where u.known = u.wide and u.wide < u.look);
+    if v_search <> '{}' then
+      select coalesce(array_agg(x.i), '{}'), array_agg(x.task_queue) into v_of, v_queue
       from (
-        select u.i, u.namespace, u.task_queue,
-               claim_pick.held[1 + (hashtextextended(u.namespace collate "C", u.round) & 9223372036854775807)
-                                   % cardinality(claim_pick.held)] as first
-        from unnest(claim_pick.namespaces, claim_pick.rounds, claim_pick.sole_routes) with ordinality
-             as u(namespace, round, task_queue, i)
-        order by u.i
-      ) as x;
-    else
-      select array_agg(x.i), array_agg(x.namespace), array_agg(x.task_queue), array_agg(x.first),
-             array_agg(x.routes + x.cut::int),
-             array_agg(case when x.nth <= x.need then (x.need - 1) / least(x.routes, x.need) + 1 else 0 end)
-      into v_of, v_name, v_queue, v_first, v_routes, v_part
-      from (
-        select u.i, u.namespace, u.need, r.task_queue, r.due, row_number() over (partition by u.i order by r.n) as nth,
-               (count(*) filter (where r.due) over (partition by u.i))::int as routes,
-               bool_or(r.n = (claim_pick.config).max_routes) over (partition by u.i) as cut,
-               claim_pick.held[1 + (hashtextextended(u.namespace collate "C", u.round) & 9223372036854775807)
-                                   % cardinality(claim_pick.held)] as first
-        from unnest(claim_pick.namespaces, claim_pick.rounds, v_need, v_wide) with ordinality
-             as u(namespace, round, need, wide, i)
+        select u.i, u.task_queue from unnest(v_of, v_queue) as u(i, task_queue) where u.i <> all (v_search)
+        union all
+        select u.i, r.task_queue
+        from unnest(v_search) as u(i)
         cross join lateral (
-          select r.n, r.task_queue, y.due
-          from (select coalesce(
-                  (select t.task_queue from outbox.route as t
-                   where t.namespace = u.namespace and t.node = claim_pick.node),
-                  (select t.task_queue from outbox.route as t
-                   where t.namespace = u.namespace order by t.served_at desc limit 1), '') as after
-                offset 0) as s -- apart, for the next call to be inlined
-          cross join lateral (
-            select x.* from outbox.walk_routes(u.namespace, s.after) as x
-            limit (claim_pick.config).max_routes
-          ) as r
-          cross join lateral (
-            select not exists (select from outbox.pause as p
-                               where p.namespace = u.namespace and p.task_queue = r.task_queue)
-               and not exists (select from outbox.pause as p
-                               where p.namespace is null and p.task_queue = r.task_queue)
-               and (claim_pick.next_held[r.shard + 1] = r.shard and r.head <= claim_pick.now
-                    or exists (select from outbox.walk_lanes(u.namespace, r.task_queue, 0, claim_pick.next_held) as l
-                               where l.head <= claim_pick.now)) as due
-            offset 0 -- evaluate it once
-          ) as y
-          where y.due or r.n = (claim_pick.config).max_routes
-          limit u.wide
+          select r.task_queue, r.due
+          from outbox.due_routes(claim_pick.namespaces[u.i], claim_pick.node, claim_pick.next_held, claim_pick.now,
+                                 (claim_pick.config).max_routes) as r
+          limit v_look[u.i]
         ) as r
-        order by u.i, r.n
-      ) as x
-      where x.due;
+        where r.due
+      ) as x;
+      foreach i in array v_search loop
+        v_wide[i] := v_look[i];
+      end loop;
+      continue;
     end if;
-    exit when v_of is null;
+    exit when v_of = '{}';
+    v_part := array_fill(0, array[cardinality(v_of)]);
+    v_nth := array_fill(0, array[v_count]);
+    for r in 1 .. cardinality(v_of) loop
+      i := v_of[r];
+      v_nth[i] := v_nth[i] + 1;
+      if v_nth[i] <= v_need[i] then
+        v_part[r] := (v_need[i] - 1) / least(v_known[i], v_need[i]) + 1;
+      end if;
+    end loop;
 
     loop -- until each namespace has what it needs, or nothing more
       -- A route's rows: those of the lane it starts at, then of the lanes that have any.
@@ -131,7 +108,13 @@ begin
         into v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_bytes
         from (
           select r.r, m.*, (row_number() over (partition by r.i order by m.nth, r.r))::int as rank
-          from unnest(v_of, v_name, v_queue, v_first, v_part) with ordinality as r(i, namespace, task_queue, first, part, r)
+          from unnest(v_of, v_queue, v_part) with ordinality as u(i, task_queue, part, r)
+          cross join lateral (
+            select u.*, claim_pick.namespaces[u.i] as namespace,
+                   claim_pick.held[1 + (hashtextextended(claim_pick.namespaces[u.i] collate "C", claim_pick.rounds[u.i])
+                                        & 9223372036854775807) % cardinality(claim_pick.held)] as first
+            offset 0
+          ) as r
           cross join lateral (
             select row_number() over () as nth, x.*
             from (
@@ -162,7 +145,13 @@ begin
         into v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_bytes
         from (
           select r.r, m.*, (row_number() over (partition by r.i order by m.nth, r.r))::int as rank
-          from unnest(v_of, v_name, v_queue, v_first, v_part) with ordinality as r(i, namespace, task_queue, first, part, r)
+          from unnest(v_of, v_queue, v_part) with ordinality as u(i, task_queue, part, r)
+          cross join lateral (
+            select u.*, claim_pick.namespaces[u.i] as namespace,
+                   claim_pick.held[1 + (hashtextextended(claim_pick.namespaces[u.i] collate "C", claim_pick.rounds[u.i])
+                                        & 9223372036854775807) % cardinality(claim_pick.held)] as first
+            offset 0
+          ) as r
           cross join lateral (
             select row_number() over () as nth, x.*
             from (
@@ -210,10 +199,9 @@ begin
 
     -- Where others have locked all that these routes have due, look at more of them.
     v_raised := false;
-    for r in 1 .. cardinality(v_of) loop
-      if v_got[v_of[r]] < v_need[v_of[r]] and v_routes[r] >= v_wide[v_of[r]]
-         and v_wide[v_of[r]] < (claim_pick.config).max_routes then
-        v_wide[v_of[r]] := (claim_pick.config).max_routes;
+    for n in 1 .. v_count loop
+      if v_got[n] < v_need[n] and v_known[n] = v_wide[n] and v_wide[n] < (claim_pick.config).max_routes then
+        v_look[n] := (claim_pick.config).max_routes;
         v_raised := true;
       end if;
     end loop;
@@ -221,22 +209,22 @@ begin
 
     v_left := claim_pick.batch;
     v_more := 0;
-    for i in 1 .. v_count loop
-      v_left := v_left - least(v_got[i], v_need[i]);
-      v_more := v_more + (v_got[i] >= v_need[i] and v_need[i] < claim_pick.headrooms[i])::int;
+    for n in 1 .. v_count loop
+      v_left := v_left - least(v_got[n], v_need[n]);
+      v_more := v_more + (v_got[n] >= v_need[n] and v_need[n] < claim_pick.headrooms[n])::int;
     end loop;
     exit when v_left <= 0 or v_more = 0;
-    for i in 1 .. v_count loop
-      if v_got[i] >= v_need[i] then
-        v_need[i] := least(v_need[i] + (v_left - 1) / v_more + 1, claim_pick.headrooms[i]);
-        v_wide[i] := greatest(v_wide[i], v_need[i] + 1);
+    for n in 1 .. v_count loop
+      if v_got[n] >= v_need[n] then
+        v_need[n] := least(v_need[n] + (v_left - 1) / v_more + 1, claim_pick.headrooms[n]);
+        v_look[n] := least(greatest(v_look[n], v_need[n]), (claim_pick.config).max_routes);
       end if;
     end loop;
   end loop;
 
   with placed as materialized (
     select k.k, v_of[k.route] as i, k.route, k.rank, k.id, k.tid, k.shard, k.attempt, k.bytes,
-           row_number() over (partition by k.rank order by k.route) - 1 as place,
+           row_number() over (partition by k.rank order by v_of[k.route]) - 1 as place,
            count(*) over (partition by k.rank) as places
     from unnest(v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_bytes) with ordinality
          as k(route, rank, id, tid, shard, attempt, bytes, k)
@@ -261,15 +249,15 @@ begin
         where o.n <= claim_pick.batch and (claim_pick.max_bytes is null or o.bytes_before < claim_pick.max_bytes)
         order by o.n) as o;
 
-  if 1 < any (v_routes) then
+  if false = any (claim_pick.soles) then
     v_have := array_fill(null::int, array[v_count]); -- the last route, a namespace
     for k in 1 .. coalesce(cardinality(ids), 0) loop
       v_have[picked[k]] := v_route[k];
     end loop;
-    for i in 1 .. v_count loop
-      if v_routes[v_have[i]] > 1 then
-        many := many || claim_pick.namespaces[i];
-        many_at := many_at || v_queue[v_have[i]];
+    for n in 1 .. v_count loop
+      if v_have[n] is not null and not claim_pick.soles[n] then
+        many := many || claim_pick.namespaces[n];
+        many_at := many_at || v_queue[v_have[n]];
       end if;
     end loop;
   end if;

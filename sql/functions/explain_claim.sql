@@ -5,7 +5,14 @@ returns table (namespace text, due bigint, claimed int, quota int, ceiling int, 
                pass1 int, pass2 int, reason text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_material = off
+set enable_memoize = off
 set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
 -- What claim_fair with these arguments would do now, and why: a row for each namespace
 -- that it would visit, in the order of the walk. It runs the same plan (claim_walk and
@@ -61,43 +68,41 @@ begin
   v_turn := coalesce(v_turn, 0);
   for v_row in
     with walk as materialized (
-      select * from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), explain_claim.batch,
-                                      v_to, v_turn, v_now, null, false, v_config)
-    ), eligible as materialized (
-      select array_agg(w.namespace order by w.ord) as names, array_agg(w.round order by w.ord) as rounds,
-             array_agg(w.headroom order by w.ord) as rooms, array_agg(w.sole_route order by w.ord) as soles, count(*)::int as active,
-             not (select coalesce(bool_or(w.more), false) from walk as w) as is_full
-      from walk as w where w.verdict = 'eligible'
+      select w.* from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), explain_claim.batch,
+                                        v_to, v_turn, v_now, null, false, v_config) as w
     ), pick as materialized (
-      select e.names[x.i] as namespace, count(*) filter (where x.pass = 1) as pass1,
-             count(*) filter (where x.pass = 2) as pass2
-      from eligible as e
-      cross join lateral outbox.claim_pick(explain_claim.node, e.names, e.rounds, e.rooms, e.soles, v_held, v_next,
-        explain_claim.batch, explain_claim.max_bytes, case when e.is_full then e.rounds[1] end, v_now, false, v_config) as p
+      select x.i, count(*) filter (where x.pass = 1) as pass1, count(*) filter (where x.pass = 2) as pass2
+      from walk as w
+      cross join lateral outbox.claim_pick(
+        explain_claim.node, w.namespaces, w.rounds, w.headrooms, w.soles, w.active, w.routes, w.route_of, w.width, v_held,
+        v_next, explain_claim.batch, explain_claim.max_bytes, case when not w.more then w.rounds[1] end, v_now, false, v_config) as p
       cross join lateral unnest(p.picked, p.passes) as x(i, pass)
-      where e.active > 0
-      group by 1
+      where w.active > 0
+      group by x.i
     ), visited as (
-      select w.* from walk as w
+      select v.* from walk as w
+      cross join lateral unnest(w.namespaces, w.verdicts, w.quotas, w.claimed, w.ceilings) with ordinality
+                         as v(namespace, verdict, quota, claimed, ceiling, i)
       union all -- the one asked for, if the walk ends before it
-      select o.* from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), 1, v_to, v_turn, v_now,
-                                        explain_claim."only", false, v_config) as o
+      select o.namespaces[1], o.verdicts[1], o.quotas[1], o.claimed[1], o.ceilings[1], 0
+      from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), 1, v_to, v_turn, v_now,
+                             explain_claim."only", false, v_config) as o
       where explain_claim."only" is not null
-        and not exists (select from walk as w where w.namespace = explain_claim."only")
+        and explain_claim."only" <> all (select unnest(w.namespaces) from walk as w)
     )
-    select v.*, e.active, coalesce(p.pass1, 0) as pass1, coalesce(p.pass2, 0) as pass2
+    select v.*, w.active, coalesce(p.pass1, 0) as pass1, coalesce(p.pass2, 0) as pass2
     from visited as v
-    cross join eligible as e
-    left join pick as p on p.namespace = v.namespace
+    cross join walk as w
+    left join pick as p on p.i = v.i
     where explain_claim."only" is null or v.namespace = explain_claim."only"
-    order by v.ord
+    order by v.i
   loop
     namespace := v_row.namespace;
     due := outbox.count_due(v_row.namespace, v_next, v_now, v_config.count_cap);
     claimed := v_row.claimed;
     quota := v_row.quota;
     ceiling := v_row.ceiling;
-    headroom := v_row.headroom;
+    headroom := greatest(v_row.ceiling - v_row.claimed, 0);
     slice := case when v_row.active > 0 then (explain_claim.batch - 1) / v_row.active + 1 end;
     pass1 := v_row.pass1;
     pass2 := v_row.pass2;

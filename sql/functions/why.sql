@@ -8,7 +8,10 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set enable_material = off
+set enable_memoize = off
 set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
 -- Where one message stands: its state, attempts, what holds it back, when it can go next
 -- (null: never by itself, or when what holds it is lifted), and its last failures.
@@ -43,9 +46,9 @@ begin
     attempts := v_pending.attempt;
     shard := v_pending.shard;
     v_next := outbox.next_held(array(select generate_series(0, v_config.shard_count - 1)), v_config.shard_count);
-    select outbox.hold_reason(w.namespace, w.verdict, w.claimed, w.ceiling, w.quota, v_next, v_now) into v_hold
+    select outbox.hold_reason(w.namespaces[1], w.verdicts[1], w.claimed[1], w.ceilings[1], w.quotas[1], v_next, v_now) into v_hold
     from outbox.claim_walk('', v_next, v_config.shard_count, 1, '', 0, v_now, v_pending.namespace, false, v_config) as w
-    where w.verdict in ('paused', 'ceiling');
+    where w.verdicts[1] in ('paused', 'ceiling');
     v_hold := nullif(concat_ws('; ', v_hold,
       (select outbox.pause_text(p, v_now) from outbox.pause as p
        where p.task_queue = v_pending.task_queue and (p.namespace = v_pending.namespace or p.namespace is null)

@@ -125,13 +125,16 @@ drop function outbox.span(duration interval);
 drop function outbox.node_lock(node text);
 
 -- dropped: sql/functions/claim_pick.sql
-drop function outbox.claim_pick(node text, namespaces text[], rounds bigint[], headrooms int[], sole_routes text[], held int[], next_held int[], batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config, out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[], out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[]);
+drop function outbox.claim_pick(node text, namespaces text[], rounds bigint[], headrooms int[], soles boolean[], active int, routes text[], route_of int[], width int, held int[], next_held int[], batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config, out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[], out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[]);
 
 -- dropped: sql/functions/claim_walk.sql
-drop function outbox.claim_walk(node text, next_held int[], held int, batch int, walked_to text, turn bigint, now timestamptz, "only" text, for_claim boolean, config outbox.config);
+drop function outbox.claim_walk(node text, next_held int[], held int, batch int, walked_to text, turn bigint, now timestamptz, "only" text, for_claim boolean, config outbox.config, out namespaces text[], out verdicts text[], out rounds bigint[], out quotas int[], out claimed int[], out ceilings int[], out headrooms int[], out soles boolean[], out active int, out idle text[], out idle_at text[], out routes text[], out route_of int[], out width int, out wrapped boolean, out more boolean);
 
 -- dropped: sql/functions/node_ceiling.sql
 drop function outbox.node_ceiling(quota int, owned int, total int);
+
+-- dropped: sql/functions/due_routes.sql
+drop function outbox.due_routes(namespace text, node text, next_held int[], now timestamptz, max_routes int);
 
 -- dropped: sql/functions/walk_lanes.sql
 drop function outbox.walk_lanes(namespace text, task_queue text, start int, next_held int[]);
@@ -140,7 +143,7 @@ drop function outbox.walk_lanes(namespace text, task_queue text, start int, next
 drop function outbox.walk_routes(namespace text, after text);
 
 -- dropped: sql/functions/walk_namespaces.sql
-drop function outbox.walk_namespaces(after text, wrapped boolean, until text);
+drop function outbox.walk_namespaces(after text, wrapped boolean, until text, size int);
 
 -- dropped: sql/functions/next_held.sql
 drop function outbox.next_held(held int[], total int);

@@ -694,51 +694,41 @@ revoke all on function outbox.next_held from public;
 -- <<< sql/functions/next_held.sql
 
 -- >>> sql/functions/walk_namespaces.sql
-create or replace function outbox.walk_namespaces(after text, wrapped boolean, until text)
+create or replace function outbox.walk_namespaces(after text, wrapped boolean, until text, size int)
 returns table (n int, namespace text, wrapped boolean, task_queue text, shard int, head timestamptz, sole boolean)
 language sql stable
--- The namespaces that have pending messages, in the order of their names, from behind
--- "after" on and, unless already wrapped, once around to "until". A loose index scan:
--- one descent of pending_lane a namespace, however many messages it has; the row it
--- lands on is the head of the namespace's first lane. A second one looks for the next
--- route: where that is another namespace's, this one has a sole route, and the step to the
--- next is done already. Lazy: the caller's LIMIT says how far it walks. (No set clause: it would forbid inlining. So would a sub-select among
--- the arguments.)
+-- Up to size namespaces that have pending messages, in the order of their names, from
+-- behind "after" on and, unless already wrapped, once around to "until"; with the head
+-- of the first lane of each. A loose index scan: a step goes to the next route, and
+-- from a second route of the same namespace to the next namespace. So a namespace costs
+-- one descent of pending_lane if it has a sole route, and two otherwise, however many
+-- messages it has. (No set clause: it would forbid inlining.)
 begin atomic
-  with recursive walk(n, namespace, wrapped, task_queue, shard, head,
-                      next_namespace, next_task_queue, next_shard, next_head) as (
-    select 0, walk_namespaces.after collate "C", walk_namespaces.wrapped, null::text collate "C", null::int,
-           null::timestamptz, null::text collate "C", null::text collate "C", null::int, null::timestamptz
+  with recursive walk(n, nth, namespace, wrapped, task_queue, shard, head) as (
+    select 0, 0, walk_namespaces.after collate "C", walk_namespaces.wrapped, null::text collate "C", null::int,
+           null::timestamptz
     union all
-    select w.n + 1, x.namespace, x.wrapped, x.task_queue, x.shard, x.head,
-           y.namespace, y.task_queue, y.shard, y.head
+    select w.n + x.is_next::int, case when x.is_next then 1 else 2 end, x.namespace, x.wrapped, x.task_queue, x.shard, x.head
     from walk as w
     cross join lateral (
-      (select w.next_namespace as namespace, w.wrapped, w.next_task_queue as task_queue, w.next_shard as shard,
-              w.next_head as head
-       where w.next_namespace <> w.namespace)
-      union all
-      (select p.namespace, w.wrapped, p.task_queue, p.shard, p.visible_after
+      (select p.namespace, w.wrapped, p.task_queue, p.shard, p.visible_after as head,
+              w.n = 0 or p.namespace <> w.namespace as is_next
        from outbox.pending as p
-       where p.namespace > w.namespace and (w.n = 0 or w.next_namespace = w.namespace)
+       where (p.namespace, p.task_queue) -- or behind any that a name can have
+             > (w.namespace, case when w.nth = 1 then w.task_queue else repeat(chr(1114111), 129) end)
        order by p.namespace, p.task_queue, p.shard, p.visible_after limit 1)
       union all
-      (select p.namespace, true, p.task_queue, p.shard, p.visible_after
+      (select p.namespace, true, p.task_queue, p.shard, p.visible_after, true
        from outbox.pending as p
        where not w.wrapped
        order by p.namespace, p.task_queue, p.shard, p.visible_after limit 1)
       limit 1
     ) as x
-    left join lateral (
-      select p.namespace, p.task_queue, p.shard, p.visible_after as head
-      from outbox.pending as p
-      where (p.namespace, p.task_queue) > (x.namespace, x.task_queue)
-      order by p.namespace, p.task_queue, p.shard, p.visible_after limit 1
-    ) as y on true
-    where not (x.wrapped and x.namespace > walk_namespaces.until)
+    where w.n <= walk_namespaces.size and not (x.wrapped and x.namespace > walk_namespaces.until)
   )
-  select w.n, w.namespace, w.wrapped, w.task_queue, w.shard, w.head, w.next_namespace is distinct from w.namespace
-  from walk as w where w.n > 0;
+  select w.n, w.namespace, w.wrapped, w.task_queue, w.shard, w.head, w.sole
+  from (select w.*, lead(w.nth, 1, 1) over (order by w.n, w.nth) = 1 as sole from walk as w) as w
+  where w.nth = 1 and w.n <= walk_namespaces.size;
 end;
 comment on function outbox.walk_namespaces is 'Namespaces with pending messages, by loose index scan';
 revoke all on function outbox.walk_namespaces from public;
@@ -813,6 +803,43 @@ comment on function outbox.walk_lanes is 'Lanes of a route with pending messages
 revoke all on function outbox.walk_lanes from public;
 -- <<< sql/functions/walk_lanes.sql
 
+-- >>> sql/functions/due_routes.sql
+-- requires: walk_routes.sql walk_lanes.sql
+create or replace function outbox.due_routes(namespace text, node text, next_held int[], now timestamptz, max_routes int)
+returns table (n int, task_queue text, due boolean)
+language sql stable
+-- The routes of a namespace that have due messages on held shards and are not paused,
+-- out of the first max_routes from behind the one that the node served last (or any node, if
+-- this one never did). The last of max_routes is here even if it is not due: so far has
+-- the claim looked. Lazy: the caller's LIMIT says how many it needs.
+begin atomic
+  select r.n, r.task_queue, y.due
+  from (select coalesce(
+          (select t.task_queue from outbox.route as t
+           where t.namespace = due_routes.namespace and t.node = due_routes.node),
+          (select t.task_queue from outbox.route as t
+           where t.namespace = due_routes.namespace order by t.served_at desc limit 1), '') as after
+        offset 0) as s -- apart, for the next call to be inlined
+  cross join lateral (
+    select x.* from outbox.walk_routes(due_routes.namespace, s.after) as x
+    limit due_routes.max_routes
+  ) as r
+  cross join lateral (
+    select not exists (select from outbox.pause as p
+                       where p.namespace = due_routes.namespace and p.task_queue = r.task_queue)
+       and not exists (select from outbox.pause as p
+                       where p.namespace is null and p.task_queue = r.task_queue)
+       and (due_routes.next_held[r.shard + 1] = r.shard and r.head <= due_routes.now
+            or exists (select from outbox.walk_lanes(due_routes.namespace, r.task_queue, 0, due_routes.next_held) as l
+                       where l.head <= due_routes.now)) as due
+    offset 0 -- evaluate it once
+  ) as y
+  where y.due or r.n = due_routes.max_routes;
+end;
+comment on function outbox.due_routes is 'Routes of a namespace that a claim may serve, in turn';
+revoke all on function outbox.due_routes from public;
+-- <<< sql/functions/due_routes.sql
+
 -- >>> sql/functions/node_ceiling.sql
 create or replace function outbox.node_ceiling(quota int, owned int, total int)
 returns int
@@ -830,27 +857,19 @@ revoke all on function outbox.node_ceiling from public;
 -- <<< sql/functions/node_ceiling.sql
 
 -- >>> sql/functions/claim_walk.sql
--- requires: walk_namespaces.sql walk_routes.sql walk_lanes.sql node_ceiling.sql
+-- requires: walk_namespaces.sql due_routes.sql node_ceiling.sql
 create or replace function outbox.claim_walk(
   node text, next_held int[], held int, batch int, walked_to text, turn bigint, now timestamptz,
-  "only" text, for_claim boolean, config outbox.config)
-returns table (ord int, namespace text, wrapped boolean, round bigint, verdict text, quota int, is_strict boolean,
-               claimed int, ceiling int, headroom int, sole_route text, route_at text, more boolean)
+  "only" text, for_claim boolean, config outbox.config,
+  out namespaces text[], out verdicts text[], out rounds bigint[], out quotas int[], out claimed int[], out ceilings int[],
+  out headrooms int[], out soles boolean[], out active int, out idle text[], out idle_at text[],
+  out routes text[], out route_of int[], out width int, out wrapped boolean, out more boolean)
 language plpgsql
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off     -- The plans are part of the design: on a table that was
-set enable_bitmapscan = off  -- analysed while it was empty, the planner would read and
-set enable_hashjoin = off    -- sort the backlog.
-set enable_mergejoin = off
-set enable_material = off
-set enable_memoize = off
-set jit = off
-set plan_cache_mode = force_generic_plan
 as $$
 -- The first half of a claim's plan: whom to serve. Visits namespaces from behind
 -- walked_to on, once around, until batch of them are eligible (more are never
--- needed: the slice is 1 then), or config.max_visits are visited, or the time is up: the
--- last row says then that there may be more. The time bounds a walk past namespaces with
+-- needed: the slice is 1 then), or config.max_visits are visited, or the time is up: more
+-- says then that there may be more. The time bounds a walk past namespaces with
 -- nothing due in very many lanes, so that the claim can keep the place it came to. The
 -- verdict on each:
 --
@@ -860,129 +879,172 @@ as $$
 --   idle      nothing due on held shards, on a route that is not paused
 --   locked    strict, and another claim is counting its quota
 --
--- headroom is ceiling - claimed, on the held shards; for a strict namespace that is
--- closer to its quota than to its ceiling, both are those of all shards. round counts
--- the walk's visits to this very namespace: it grows by one with each, wherever the
--- walk wraps. sole_route is the route of an eligible namespace that is seen at once to
--- have no other with messages. route_at is the last route looked at of an idle namespace with more
--- routes than config.max_routes. Only for_claim takes locks: those of strict ones.
+-- One row of arrays, by namespace in the order of the walk. claimed and ceiling are those
+-- on held shards, or on all for a strict namespace that is closer to its quota than to its
+-- ceiling; headroom is the difference, 0 unless eligible. A round counts the walk's visits
+-- to this very namespace: it grows by one with each, wherever the walk wraps. A sole one
+-- has messages in one route only. idle are the idle ones with more routes than
+-- config.max_routes, idle_at the last route looked at of each.
+--
+-- routes are the due routes of the eligible ones, in their turn, route_of the namespace of
+-- each, as an index: up to width of a namespace, and all if they are fewer.
+--
+-- It goes in strides, so that one statement serves many namespaces: the first is as long as
+-- it takes if all are eligible, each later one at least as long as all before. Only
+-- for_claim takes locks: those of strict namespaces.
+--
+-- No settings of its own: it runs under those of its caller, which pin the plans.
 declare
-  v_eligible int := 0;
-  v_row      record;
+  v_any_pause boolean := exists (select from outbox.pause);
+  v_all_pause boolean := exists (select from outbox.pause as p where p.namespace is null and p.task_queue is null);
+  v_deadline  timestamptz := claim_walk.now + interval '2 s';
+  v_size      int;
+  v_count     int;       -- of this stride: namespaces,
+  v_names     text[];    --   and their facts
+  v_wraps     boolean[];
+  v_verdicts  text[];
+  v_quotas    int[];
+  v_claimed   int[];
+  v_all       int[];     -- claimed on all shards
+  v_ceilings  int[];
+  v_soles     boolean[];
+  v_search    int[];     -- those whose routes must be looked at,
+  v_stricts   int[];     -- those that are strict
+  v_of        int[];     -- their due routes
+  v_queues    text[];
+  v_row       record;
+  v_idle_at   text[];
+  v_late      int;       -- the first one that there was no time for
+  v_rooms     int[];
+  i           int;
 begin
-  for v_row in
-    select w.namespace, w.wrapped, coalesce(q.quota, (claim_walk.config).default_quota) as quota,
-           coalesce(q.strict, false) as is_strict, c.on_held, c.on_all, x.ceiling, p.paused,
-           d.due, d.task_queue, d.sole
-    from (
-      select o.namespace, false as wrapped, null as task_queue, null as shard, null as head, false as sole
-      from (values (claim_walk."only")) as o(namespace)
-      where claim_walk."only" is not null
-      union all
-      (select n.namespace, n.wrapped, n.task_queue, n.shard, n.head, n.sole
-       from outbox.walk_namespaces(claim_walk.walked_to, false, claim_walk.walked_to) as n
-       where claim_walk."only" is null
-       limit (claim_walk.config).max_visits)
-    ) as w
-    left join lateral (
-      select n.quota, n.strict from outbox.namespace as n where n.namespace = w.namespace
-    ) as q on true
-    cross join lateral (
-      select outbox.node_ceiling(coalesce(q.quota, (claim_walk.config).default_quota), claim_walk.held,
-                                 (claim_walk.config).shard_count) as ceiling
-    ) as x
-    cross join lateral (
-      select exists (select from outbox.pause as p where p.namespace = w.namespace and p.task_queue is null)
-          or exists (select from outbox.pause as p where p.namespace is null and p.task_queue is null) as paused
-    ) as p
-    cross join lateral (
-      select count(*) filter (where claim_walk.next_held[c.shard + 1] = c.shard) as on_held, count(*) as on_all
-      from outbox.claimed as c where c.namespace = w.namespace
-    ) as c
-    left join lateral (
-      -- The lane that the walk landed on is due, in the route that is looked at first;
-      -- or else the first due lane of those that are looked at.
-      (select w.task_queue, true as due, w.sole
-       where claim_walk.next_held[w.shard + 1] = w.shard and w.head <= claim_walk.now
-         and not exists (select from outbox.route as t where t.namespace = w.namespace)
-         and not exists (select from outbox.pause as p
-                         where p.namespace = w.namespace and p.task_queue = w.task_queue)
-         and not exists (select from outbox.pause as p
-                         where p.namespace is null and p.task_queue = w.task_queue))
-      union all
-      (select r.task_queue, y.due, false
-       from (select coalesce(
-               (select t.task_queue from outbox.route as t
-                where t.namespace = w.namespace and t.node = claim_walk.node),
-               (select t.task_queue from outbox.route as t
-                where t.namespace = w.namespace order by t.served_at desc limit 1), '') as after
-               offset 0) as s -- apart, for the next call to be inlined
-       cross join lateral (
-         select x.* from outbox.walk_routes(w.namespace, s.after) as x
-         limit (claim_walk.config).max_routes
-       ) as r
-       cross join lateral (
-         select not exists (select from outbox.pause as p
-                            where p.namespace = w.namespace and p.task_queue = r.task_queue)
-            and not exists (select from outbox.pause as p
-                            where p.namespace is null and p.task_queue = r.task_queue)
-            and (claim_walk.next_held[r.shard + 1] = r.shard and r.head <= claim_walk.now
-                 or exists (select from outbox.walk_lanes(w.namespace, r.task_queue, 0, claim_walk.next_held) as l
-                            where l.head <= claim_walk.now)) as due
-         offset 0 -- evaluate it once
-       ) as y
-       where y.due or r.n = (claim_walk.config).max_routes)
-      limit 1
-    ) as d on not p.paused and c.on_held < x.ceiling
+  namespaces := '{}';
+  active := 0;
+  wrapped := false;
+  more := false;
   loop
-    ord := coalesce(ord, 0) + 1;
-    namespace := v_row.namespace;
-    wrapped := v_row.wrapped;
-    round := claim_walk.turn + v_row.wrapped::int;
-    quota := v_row.quota;
-    is_strict := v_row.is_strict;
-    claimed := v_row.on_held;
-    ceiling := v_row.ceiling;
-    route_at := null;
-    sole_route := null;
-    if v_row.paused then
-      verdict := 'paused';
-    elsif v_row.on_held >= v_row.ceiling then
-      verdict := 'ceiling';
-    elsif v_row.due then
-      verdict := 'eligible';
-      if v_row.sole then
-        sole_route := v_row.task_queue;
-      end if;
-    else
-      verdict := 'idle';
-      route_at := v_row.task_queue;
+    v_size := least(greatest(claim_walk.batch - active, cardinality(namespaces)),
+                    (claim_walk.config).max_visits - cardinality(namespaces));
+    select count(*), array_agg(x.namespace), array_agg(x.wrapped), array_agg(x.verdict), array_agg(x.quota),
+           array_agg(x.on_held), array_agg(x.on_all), array_agg(x.ceiling), array_agg(x.sole),
+           array_agg(x.n) filter (where x.verdict is null), array_agg(x.n) filter (where x.is_strict),
+           array_agg(x.n) filter (where x.verdict = 'eligible'), array_agg(x.task_queue) filter (where x.verdict = 'eligible')
+    into v_count, v_names, v_wraps, v_verdicts, v_quotas, v_claimed, v_all, v_ceilings, v_soles, v_search, v_stricts,
+         v_of, v_queues
+    from (
+      select w.n, w.namespace, w.wrapped, w.task_queue, w.sole, q.quota, q.is_strict, c.on_held, c.on_all, q.ceiling,
+             case when v_all_pause
+                    or v_any_pause and exists (select from outbox.pause as p
+                                               where p.namespace = w.namespace and p.task_queue is null) then 'paused'
+                  when c.on_held >= q.ceiling then 'ceiling'
+                  when w.sole and w.head <= claim_walk.now and claim_walk.next_held[w.shard + 1] = w.shard
+                    and not v_any_pause then 'eligible'
+             end as verdict
+      from (
+        select 1 as n, o.namespace, false as wrapped, null as task_queue, null as shard, null as head, false as sole
+        from (values (claim_walk."only")) as o(namespace)
+        where claim_walk."only" is not null
+        union all
+        select * from outbox.walk_namespaces(coalesce(v_names[v_count], claim_walk.walked_to), claim_walk.wrapped,
+                                             claim_walk.walked_to, v_size)
+        where claim_walk."only" is null
+      ) as w
+      left join lateral (
+        select n.quota, n.strict from outbox.namespace as n where n.namespace = w.namespace
+      ) as o on true
+      cross join lateral (
+        select coalesce(o.quota, (claim_walk.config).default_quota) as quota, coalesce(o.strict, false) as is_strict,
+               outbox.node_ceiling(coalesce(o.quota, (claim_walk.config).default_quota), claim_walk.held,
+                                   (claim_walk.config).shard_count) as ceiling
+      ) as q
+      cross join lateral (
+        select (count(*) filter (where claim_walk.next_held[c.shard + 1] = c.shard))::int as on_held, count(*)::int as on_all
+        from outbox.claimed as c where c.namespace = w.namespace
+      ) as c
+      order by w.n
+    ) as x;
+    exit when v_count = 0;
+
+    -- Of a namespace, more routes than its slice is long are not needed.
+    width := coalesce(width, least((claim_walk.batch - 1) / v_count + 1, (claim_walk.config).max_routes));
+    v_late := v_count + 1;
+    v_idle_at := array_fill(null::text, array[v_count]);
+    if v_search is not null then -- else nothing is to be set up
+      for v_row in
+        select u.i, t.is_late, r.task_queue, r.due
+        from unnest(v_search) with ordinality as u(i, n)
+        cross join lateral (
+          select u.n > 1 and clock_timestamp() > v_deadline as is_late offset 0
+        ) as t
+        left join lateral (
+          select r.task_queue, r.due
+          from outbox.due_routes(v_names[u.i], claim_walk.node, claim_walk.next_held, claim_walk.now,
+                                 (claim_walk.config).max_routes) as r
+          where not t.is_late
+          limit claim_walk.width
+        ) as r on true
+      loop
+        if v_row.is_late then
+          v_late := v_row.i;
+          exit;
+        elsif v_row.due then
+          v_verdicts[v_row.i] := 'eligible';
+          v_of := v_of || v_row.i;
+          v_queues := v_queues || v_row.task_queue;
+        elsif v_verdicts[v_row.i] is null then
+          v_verdicts[v_row.i] := 'idle';
+          v_idle_at[v_row.i] := v_row.task_queue;
+        end if;
+      end loop;
     end if;
-    if v_row.is_strict then
-      if verdict = 'eligible' and claim_walk.for_claim then
-        -- Whoever holds this row is the only one to claim from the namespace, until it
-        -- commits. Only a statement that starts after that sees all that is claimed.
-        perform from outbox.namespace as n where n.namespace = v_row.namespace for no key update skip locked;
-        if found then
-          select count(*) into v_row.on_all from outbox.claimed as c where c.namespace = v_row.namespace;
-        else
-          verdict := 'locked';
+
+    v_rooms := array_fill(0, array[v_count]);
+    i := 0;
+    loop
+      more := active = claim_walk.batch or i + 1 = v_late and v_late <= v_count
+              or cardinality(namespaces) + i = (claim_walk.config).max_visits;
+      exit when more or i = v_count;
+      i := i + 1;
+      if i = any (v_stricts) then
+        if v_verdicts[i] = 'eligible' and claim_walk.for_claim then
+          -- Whoever holds this row is the only one to claim from the namespace, until it
+          -- commits. Only a statement that starts after that sees all that is claimed.
+          perform from outbox.namespace as n where n.namespace = v_names[i] for no key update skip locked;
+          if found then
+            v_all[i] := (select count(*) from outbox.claimed as c where c.namespace = v_names[i]);
+          else
+            v_verdicts[i] := 'locked';
+          end if;
+        end if;
+        if v_quotas[i] - v_all[i] <= v_ceilings[i] - v_claimed[i] then
+          v_claimed[i] := v_all[i];
+          v_ceilings[i] := v_quotas[i];
+          if v_verdicts[i] = 'eligible' and v_claimed[i] >= v_ceilings[i] then
+            v_verdicts[i] := 'ceiling';
+          end if;
         end if;
       end if;
-      if v_row.quota - v_row.on_all <= ceiling - claimed then
-        claimed := v_row.on_all;
-        ceiling := v_row.quota;
-        if verdict = 'eligible' and claimed >= ceiling then
-          verdict := 'ceiling';
-        end if;
+      if v_verdicts[i] = 'eligible' then
+        active := active + 1;
+        v_rooms[i] := v_ceilings[i] - v_claimed[i];
+      elsif v_idle_at[i] is not null then
+        idle := idle || v_names[i];
+        idle_at := idle_at || v_idle_at[i];
       end if;
-    end if;
-    headroom := greatest(ceiling - claimed, 0);
-    v_eligible := v_eligible + (verdict = 'eligible')::int;
-    more := ord = (claim_walk.config).max_visits or v_eligible = claim_walk.batch
-            or clock_timestamp() > claim_walk.now + interval '2 s';
-    return next;
-    exit when more;
+    end loop;
+
+    routes := routes || v_queues;
+    route_of := route_of || array(select cardinality(claim_walk.namespaces) + u.i from unnest(v_of) as u(i));
+    namespaces := namespaces || v_names[:i];
+    verdicts := verdicts || v_verdicts[:i];
+    rounds := rounds || array(select claim_walk.turn + u.wrapped::int from unnest(v_wraps[:i]) as u(wrapped));
+    quotas := quotas || v_quotas[:i];
+    claimed := claimed || v_claimed[:i];
+    ceilings := ceilings || v_ceilings[:i];
+    headrooms := headrooms || v_rooms[:i];
+    soles := soles || v_soles[:i];
+    wrapped := v_wraps[i];
+    exit when more or v_count < v_size or claim_walk."only" is not null;
   end loop;
 end $$;
 comment on function outbox.claim_walk is 'Whom a claim serves: the namespaces it visits, and a verdict on each';
@@ -990,30 +1052,21 @@ revoke all on function outbox.claim_walk from public;
 -- <<< sql/functions/claim_walk.sql
 
 -- >>> sql/functions/claim_pick.sql
--- requires: walk_routes.sql walk_lanes.sql
+-- requires: due_routes.sql walk_lanes.sql
 create or replace function outbox.claim_pick(
-  node text, namespaces text[], rounds bigint[], headrooms int[], sole_routes text[], held int[],
-  next_held int[],
+  node text, namespaces text[], rounds bigint[], headrooms int[], soles boolean[], active int,
+  routes text[], route_of int[], width int, held int[], next_held int[],
   batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config,
   out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[],
   out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[])
 language plpgsql
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off     -- as in claim_walk
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set enable_material = off
-set enable_memoize = off
-set jit = off
-set plan_cache_mode = force_generic_plan
 as $$
--- The second half of a claim's plan: which rows, out of namespaces that are all eligible.
--- One row of arrays: a row's id, place, shard, attempts so far, pass, and its namespace as
--- an index, in the order of service.
+-- The second half of a claim's plan: which rows, out of the namespaces that claim_walk has
+-- come to (its arguments are what that returns). One row of arrays: a row's id, place, shard,
+-- attempts so far, pass, and its namespace as an index, in the order of service.
 --
 -- Each namespace's rows are ranked, round-robin over its routes; rank 1 of all of them
--- comes before rank 2 of any. Ranks up to the slice are pass 1, ceil(batch / namespaces);
+-- comes before rank 2 of any. Ranks up to the slice are pass 1, ceil(batch / active);
 -- what the batch still holds behind them is pass 2. So one order gives both passes, and
 -- the claim is its first batch rows, or up to the row that reaches max_bytes.
 --
@@ -1029,19 +1082,20 @@ as $$
 -- the claims can pass one over. many names the namespaces served that have several
 -- routes, many_at the route of each that came last: the next pick starts behind it.
 --
--- for_claim locks the rows it returns; rows that others have locked do not count.
+-- for_claim locks the rows it returns; rows that others have locked do not count. It runs
+-- under the settings of its caller, as claim_walk does.
 declare
+  v_slice  int := (claim_pick.batch - 1) / claim_pick.active + 1;
   v_count  int := cardinality(claim_pick.namespaces);
-  v_slice  int := (claim_pick.batch + v_count - 1) / v_count;
   v_need   int[] := '{}';  -- by namespace: rows wanted,
-  v_wide   int[] := '{}';  --   routes looked for, one more than can be needed,
+  v_known  int[];          --   due routes, as far as looked for,
+  v_nth    int[];          --   a counter of them,
+  v_wide   int[] := '{}';  --   how many were looked for,
+  v_look   int[] := '{}';  --   how many to look for,
   v_got    int[];          --   rows found,
   v_open   int[];          --   routes that may have more
-  v_of     int[];          -- by route: its namespace, as an index
-  v_name   text[];         --   and by name,
-  v_queue  text[];         --   its own name,
-  v_first  int[];          --   the shard its lanes start at,
-  v_routes int[];          --   how many due routes its namespace has, as far as looked for,
+  v_queue  text[] := claim_pick.routes;  -- by route: its name,
+  v_of     int[] := claim_pick.route_of; --   its namespace, as an index,
   v_part   int[];          --   rows wanted,
   v_have   int[];          --   rows found
   v_route  int[];          -- by row: its route,
@@ -1051,69 +1105,54 @@ declare
   v_shard  int[];
   v_tries  int[];
   v_bytes  int[];
+  v_search int[];
   v_raised boolean;
   v_left   int;
   v_more   int;
+  i        int;
 begin
-  for i in 1 .. v_count loop
-    v_need[i] := least(claim_pick.headrooms[i], v_slice);
-    v_wide[i] := v_need[i] + 1;
+  for n in 1 .. v_count loop
+    v_need[n] := least(claim_pick.headrooms[n], v_slice);
+    v_look[n] := least(v_need[n], (claim_pick.config).max_routes);
+    v_wide[n] := case when claim_pick.soles[n] then (claim_pick.config).max_routes else claim_pick.width end;
   end loop;
   loop
-    if array_position(claim_pick.sole_routes, null) is null then
-      select array_agg(x.i), array_agg(x.namespace), array_agg(x.task_queue), array_agg(x.first), array_agg(1), v_need
-      into v_of, v_name, v_queue, v_first, v_routes, v_part
+    v_known := array_fill(0, array[v_count]);
+    foreach i in array v_of loop
+      v_known[i] := v_known[i] + 1;
+    end loop;
+    v_search := array(select u.n from unnest(v_known, v_wide, v_look) with ordinality as u(known, wide, look, n)
+                      where u.known = u.wide and u.wide < u.look);
+    if v_search <> '{}' then
+      select coalesce(array_agg(x.i), '{}'), array_agg(x.task_queue) into v_of, v_queue
       from (
-        select u.i, u.namespace, u.task_queue,
-               claim_pick.held[1 + (hashtextextended(u.namespace collate "C", u.round) & 9223372036854775807)
-                                   % cardinality(claim_pick.held)] as first
-        from unnest(claim_pick.namespaces, claim_pick.rounds, claim_pick.sole_routes) with ordinality
-             as u(namespace, round, task_queue, i)
-        order by u.i
-      ) as x;
-    else
-      select array_agg(x.i), array_agg(x.namespace), array_agg(x.task_queue), array_agg(x.first),
-             array_agg(x.routes + x.cut::int),
-             array_agg(case when x.nth <= x.need then (x.need - 1) / least(x.routes, x.need) + 1 else 0 end)
-      into v_of, v_name, v_queue, v_first, v_routes, v_part
-      from (
-        select u.i, u.namespace, u.need, r.task_queue, r.due, row_number() over (partition by u.i order by r.n) as nth,
-               (count(*) filter (where r.due) over (partition by u.i))::int as routes,
-               bool_or(r.n = (claim_pick.config).max_routes) over (partition by u.i) as cut,
-               claim_pick.held[1 + (hashtextextended(u.namespace collate "C", u.round) & 9223372036854775807)
-                                   % cardinality(claim_pick.held)] as first
-        from unnest(claim_pick.namespaces, claim_pick.rounds, v_need, v_wide) with ordinality
-             as u(namespace, round, need, wide, i)
+        select u.i, u.task_queue from unnest(v_of, v_queue) as u(i, task_queue) where u.i <> all (v_search)
+        union all
+        select u.i, r.task_queue
+        from unnest(v_search) as u(i)
         cross join lateral (
-          select r.n, r.task_queue, y.due
-          from (select coalesce(
-                  (select t.task_queue from outbox.route as t
-                   where t.namespace = u.namespace and t.node = claim_pick.node),
-                  (select t.task_queue from outbox.route as t
-                   where t.namespace = u.namespace order by t.served_at desc limit 1), '') as after
-                offset 0) as s -- apart, for the next call to be inlined
-          cross join lateral (
-            select x.* from outbox.walk_routes(u.namespace, s.after) as x
-            limit (claim_pick.config).max_routes
-          ) as r
-          cross join lateral (
-            select not exists (select from outbox.pause as p
-                               where p.namespace = u.namespace and p.task_queue = r.task_queue)
-               and not exists (select from outbox.pause as p
-                               where p.namespace is null and p.task_queue = r.task_queue)
-               and (claim_pick.next_held[r.shard + 1] = r.shard and r.head <= claim_pick.now
-                    or exists (select from outbox.walk_lanes(u.namespace, r.task_queue, 0, claim_pick.next_held) as l
-                               where l.head <= claim_pick.now)) as due
-            offset 0 -- evaluate it once
-          ) as y
-          where y.due or r.n = (claim_pick.config).max_routes
-          limit u.wide
+          select r.task_queue, r.due
+          from outbox.due_routes(claim_pick.namespaces[u.i], claim_pick.node, claim_pick.next_held, claim_pick.now,
+                                 (claim_pick.config).max_routes) as r
+          limit v_look[u.i]
         ) as r
-        order by u.i, r.n
-      ) as x
-      where x.due;
+        where r.due
+      ) as x;
+      foreach i in array v_search loop
+        v_wide[i] := v_look[i];
+      end loop;
+      continue;
     end if;
-    exit when v_of is null;
+    exit when v_of = '{}';
+    v_part := array_fill(0, array[cardinality(v_of)]);
+    v_nth := array_fill(0, array[v_count]);
+    for r in 1 .. cardinality(v_of) loop
+      i := v_of[r];
+      v_nth[i] := v_nth[i] + 1;
+      if v_nth[i] <= v_need[i] then
+        v_part[r] := (v_need[i] - 1) / least(v_known[i], v_need[i]) + 1;
+      end if;
+    end loop;
 
     loop -- until each namespace has what it needs, or nothing more
       -- A route's rows: those of the lane it starts at, then of the lanes that have any.
@@ -1123,7 +1162,13 @@ begin
         into v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_bytes
         from (
           select r.r, m.*, (row_number() over (partition by r.i order by m.nth, r.r))::int as rank
-          from unnest(v_of, v_name, v_queue, v_first, v_part) with ordinality as r(i, namespace, task_queue, first, part, r)
+          from unnest(v_of, v_queue, v_part) with ordinality as u(i, task_queue, part, r)
+          cross join lateral (
+            select u.*, claim_pick.namespaces[u.i] as namespace,
+                   claim_pick.held[1 + (hashtextextended(claim_pick.namespaces[u.i] collate "C", claim_pick.rounds[u.i])
+                                        & 9223372036854775807) % cardinality(claim_pick.held)] as first
+            offset 0
+          ) as r
           cross join lateral (
             select row_number() over () as nth, x.*
             from (
@@ -1154,7 +1199,13 @@ begin
         into v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_bytes
         from (
           select r.r, m.*, (row_number() over (partition by r.i order by m.nth, r.r))::int as rank
-          from unnest(v_of, v_name, v_queue, v_first, v_part) with ordinality as r(i, namespace, task_queue, first, part, r)
+          from unnest(v_of, v_queue, v_part) with ordinality as u(i, task_queue, part, r)
+          cross join lateral (
+            select u.*, claim_pick.namespaces[u.i] as namespace,
+                   claim_pick.held[1 + (hashtextextended(claim_pick.namespaces[u.i] collate "C", claim_pick.rounds[u.i])
+                                        & 9223372036854775807) % cardinality(claim_pick.held)] as first
+            offset 0
+          ) as r
           cross join lateral (
             select row_number() over () as nth, x.*
             from (
@@ -1202,10 +1253,9 @@ begin
 
     -- Where others have locked all that these routes have due, look at more of them.
     v_raised := false;
-    for r in 1 .. cardinality(v_of) loop
-      if v_got[v_of[r]] < v_need[v_of[r]] and v_routes[r] >= v_wide[v_of[r]]
-         and v_wide[v_of[r]] < (claim_pick.config).max_routes then
-        v_wide[v_of[r]] := (claim_pick.config).max_routes;
+    for n in 1 .. v_count loop
+      if v_got[n] < v_need[n] and v_known[n] = v_wide[n] and v_wide[n] < (claim_pick.config).max_routes then
+        v_look[n] := (claim_pick.config).max_routes;
         v_raised := true;
       end if;
     end loop;
@@ -1213,22 +1263,22 @@ begin
 
     v_left := claim_pick.batch;
     v_more := 0;
-    for i in 1 .. v_count loop
-      v_left := v_left - least(v_got[i], v_need[i]);
-      v_more := v_more + (v_got[i] >= v_need[i] and v_need[i] < claim_pick.headrooms[i])::int;
+    for n in 1 .. v_count loop
+      v_left := v_left - least(v_got[n], v_need[n]);
+      v_more := v_more + (v_got[n] >= v_need[n] and v_need[n] < claim_pick.headrooms[n])::int;
     end loop;
     exit when v_left <= 0 or v_more = 0;
-    for i in 1 .. v_count loop
-      if v_got[i] >= v_need[i] then
-        v_need[i] := least(v_need[i] + (v_left - 1) / v_more + 1, claim_pick.headrooms[i]);
-        v_wide[i] := greatest(v_wide[i], v_need[i] + 1);
+    for n in 1 .. v_count loop
+      if v_got[n] >= v_need[n] then
+        v_need[n] := least(v_need[n] + (v_left - 1) / v_more + 1, claim_pick.headrooms[n]);
+        v_look[n] := least(greatest(v_look[n], v_need[n]), (claim_pick.config).max_routes);
       end if;
     end loop;
   end loop;
 
   with placed as materialized (
     select k.k, v_of[k.route] as i, k.route, k.rank, k.id, k.tid, k.shard, k.attempt, k.bytes,
-           row_number() over (partition by k.rank order by k.route) - 1 as place,
+           row_number() over (partition by k.rank order by v_of[k.route]) - 1 as place,
            count(*) over (partition by k.rank) as places
     from unnest(v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_bytes) with ordinality
          as k(route, rank, id, tid, shard, attempt, bytes, k)
@@ -1253,15 +1303,15 @@ begin
         where o.n <= claim_pick.batch and (claim_pick.max_bytes is null or o.bytes_before < claim_pick.max_bytes)
         order by o.n) as o;
 
-  if 1 < any (v_routes) then
+  if false = any (claim_pick.soles) then
     v_have := array_fill(null::int, array[v_count]); -- the last route, a namespace
     for k in 1 .. coalesce(cardinality(ids), 0) loop
       v_have[picked[k]] := v_route[k];
     end loop;
-    for i in 1 .. v_count loop
-      if v_routes[v_have[i]] > 1 then
-        many := many || claim_pick.namespaces[i];
-        many_at := many_at || v_queue[v_have[i]];
+    for n in 1 .. v_count loop
+      if v_have[n] is not null and not claim_pick.soles[n] then
+        many := many || claim_pick.namespaces[n];
+        many_at := many_at || v_queue[v_have[n]];
       end if;
     end loop;
   end if;
@@ -1331,15 +1381,8 @@ declare
   v_until   timestamptz; -- the end of the lease
   v_cursor  text;        -- where the walk starts
   v_round   bigint;
-  v_to      text;        -- how far it came
-  v_wrapped boolean;
-  v_full    boolean;     -- it came past every namespace
-  v_names   text[];      -- the eligible ones, in the walk's order
-  v_rounds  bigint[];
-  v_rooms   int[];
-  v_soles   text[];      -- the route of those that have one only
-  v_idle    text[];      -- idle ones with more routes than one claim looks at,
-  v_idle_at text[];      --   and the last it looked at
+  v_last    int;         -- the last one that had its turn
+  v_walk    record;      -- the namespaces
   v_pick    record;      -- the rows, in the order of service
   v_moved   int;
   v_token   bigint;
@@ -1386,42 +1429,35 @@ begin
   end if;
   v_cursor := coalesce(v_cursor, '');
   v_round := coalesce(v_round, 0);
-  select (array_agg(w.namespace order by w.ord desc))[1], coalesce(bool_or(w.wrapped), false),
-         not coalesce(bool_or(w.more), false),
-         array_agg(w.namespace order by w.ord) filter (where w.verdict = 'eligible'),
-         array_agg(w.round order by w.ord) filter (where w.verdict = 'eligible'),
-         array_agg(w.headroom order by w.ord) filter (where w.verdict = 'eligible'),
-         array_agg(w.sole_route order by w.ord) filter (where w.verdict = 'eligible'),
-         array_agg(w.namespace order by w.ord) filter (where w.route_at is not null),
-         array_agg(w.route_at order by w.ord) filter (where w.route_at is not null)
-  into v_to, v_wrapped, v_full, v_names, v_rounds, v_rooms, v_soles, v_idle, v_idle_at
+  select w.* into v_walk
   from outbox.claim_walk(claim_fair.node, v_next, cardinality(v_held), claim_fair.batch, v_cursor, v_round, v_now,
                          null, true, v_config) as w;
 
   -- 4. Which rows.
   select p.* into v_pick
-  from outbox.claim_pick(claim_fair.node, v_names, v_rounds, v_rooms, v_soles, v_held, v_next,
-                         claim_fair.batch, claim_fair.max_bytes, case when v_full then v_rounds[1] end, v_now, true, v_config) as p
-  where v_names is not null;
+  from outbox.claim_pick(claim_fair.node, v_walk.namespaces, v_walk.rounds, v_walk.headrooms, v_walk.soles, v_walk.active,
+                         v_walk.routes, v_walk.route_of, v_walk.width, v_held, v_next, claim_fair.batch, claim_fair.max_bytes,
+                         case when not v_walk.more then v_walk.rounds[1] end, v_now, true, v_config) as p
+  where v_walk.active > 0;
 
   -- 5. Where the next claim goes on: behind the last namespace that the walk came to,
   -- or, where max_bytes ended the claim within rank 1, behind the last one served. A
   -- walk all around that served none leaves everything as it is.
+  v_last := cardinality(v_walk.namespaces);
   if v_pick.last_rank = 1 and claim_fair.max_bytes <= v_pick.last_bytes then
-    v_to := v_names[v_pick.picked[cardinality(v_pick.picked)]];
-    v_wrapped := v_to collate "C" <= v_cursor;
+    v_last := v_pick.picked[cardinality(v_pick.picked)];
   end if;
-  if v_pick.ids is not null or not v_full then
+  if v_pick.ids is not null or v_walk.more then
     insert into outbox.walk as w (node, namespace, round, claimed_at, claimed)
-    values (claim_fair.node, v_to, v_round + v_wrapped::int, v_now, coalesce(cardinality(v_pick.ids), 0))
+    values (claim_fair.node, v_walk.namespaces[v_last], v_walk.rounds[v_last], v_now, coalesce(cardinality(v_pick.ids), 0))
     on conflict on constraint walk_pkey do update
       set namespace = excluded.namespace, round = excluded.round, claimed_at = excluded.claimed_at,
           claimed = excluded.claimed;
   end if;
-  if v_idle is not null or v_pick.many is not null then
+  if v_walk.idle is not null or v_pick.many is not null then
     insert into outbox.route as t (namespace, node, task_queue, served_at)
     select u.namespace, claim_fair.node, u.task_queue, v_now
-    from unnest(v_pick.many || v_idle, v_pick.many_at || v_idle_at) as u(namespace, task_queue)
+    from unnest(v_pick.many || v_walk.idle, v_pick.many_at || v_walk.idle_at) as u(namespace, task_queue)
     on conflict on constraint route_pkey do update
       set task_queue = excluded.task_queue, served_at = excluded.served_at
       where t.task_queue <> excluded.task_queue;
@@ -2041,7 +2077,14 @@ returns table (namespace text, due bigint, claimed int, quota int, ceiling int, 
                pass1 int, pass2 int, reason text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_material = off
+set enable_memoize = off
 set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
 -- What claim_fair with these arguments would do now, and why: a row for each namespace
 -- that it would visit, in the order of the walk. It runs the same plan (claim_walk and
@@ -2097,43 +2140,41 @@ begin
   v_turn := coalesce(v_turn, 0);
   for v_row in
     with walk as materialized (
-      select * from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), explain_claim.batch,
-                                      v_to, v_turn, v_now, null, false, v_config)
-    ), eligible as materialized (
-      select array_agg(w.namespace order by w.ord) as names, array_agg(w.round order by w.ord) as rounds,
-             array_agg(w.headroom order by w.ord) as rooms, array_agg(w.sole_route order by w.ord) as soles, count(*)::int as active,
-             not (select coalesce(bool_or(w.more), false) from walk as w) as is_full
-      from walk as w where w.verdict = 'eligible'
+      select w.* from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), explain_claim.batch,
+                                        v_to, v_turn, v_now, null, false, v_config) as w
     ), pick as materialized (
-      select e.names[x.i] as namespace, count(*) filter (where x.pass = 1) as pass1,
-             count(*) filter (where x.pass = 2) as pass2
-      from eligible as e
-      cross join lateral outbox.claim_pick(explain_claim.node, e.names, e.rounds, e.rooms, e.soles, v_held, v_next,
-        explain_claim.batch, explain_claim.max_bytes, case when e.is_full then e.rounds[1] end, v_now, false, v_config) as p
+      select x.i, count(*) filter (where x.pass = 1) as pass1, count(*) filter (where x.pass = 2) as pass2
+      from walk as w
+      cross join lateral outbox.claim_pick(
+        explain_claim.node, w.namespaces, w.rounds, w.headrooms, w.soles, w.active, w.routes, w.route_of, w.width, v_held,
+        v_next, explain_claim.batch, explain_claim.max_bytes, case when not w.more then w.rounds[1] end, v_now, false, v_config) as p
       cross join lateral unnest(p.picked, p.passes) as x(i, pass)
-      where e.active > 0
-      group by 1
+      where w.active > 0
+      group by x.i
     ), visited as (
-      select w.* from walk as w
+      select v.* from walk as w
+      cross join lateral unnest(w.namespaces, w.verdicts, w.quotas, w.claimed, w.ceilings) with ordinality
+                         as v(namespace, verdict, quota, claimed, ceiling, i)
       union all -- the one asked for, if the walk ends before it
-      select o.* from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), 1, v_to, v_turn, v_now,
-                                        explain_claim."only", false, v_config) as o
+      select o.namespaces[1], o.verdicts[1], o.quotas[1], o.claimed[1], o.ceilings[1], 0
+      from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), 1, v_to, v_turn, v_now,
+                             explain_claim."only", false, v_config) as o
       where explain_claim."only" is not null
-        and not exists (select from walk as w where w.namespace = explain_claim."only")
+        and explain_claim."only" <> all (select unnest(w.namespaces) from walk as w)
     )
-    select v.*, e.active, coalesce(p.pass1, 0) as pass1, coalesce(p.pass2, 0) as pass2
+    select v.*, w.active, coalesce(p.pass1, 0) as pass1, coalesce(p.pass2, 0) as pass2
     from visited as v
-    cross join eligible as e
-    left join pick as p on p.namespace = v.namespace
+    cross join walk as w
+    left join pick as p on p.i = v.i
     where explain_claim."only" is null or v.namespace = explain_claim."only"
-    order by v.ord
+    order by v.i
   loop
     namespace := v_row.namespace;
     due := outbox.count_due(v_row.namespace, v_next, v_now, v_config.count_cap);
     claimed := v_row.claimed;
     quota := v_row.quota;
     ceiling := v_row.ceiling;
-    headroom := v_row.headroom;
+    headroom := greatest(v_row.ceiling - v_row.claimed, 0);
     slice := case when v_row.active > 0 then (explain_claim.batch - 1) / v_row.active + 1 end;
     pass1 := v_row.pass1;
     pass2 := v_row.pass2;
@@ -2719,7 +2760,10 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set enable_material = off
+set enable_memoize = off
 set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
 -- Where one message stands: its state, attempts, what holds it back, when it can go next
 -- (null: never by itself, or when what holds it is lifted), and its last failures.
@@ -2754,9 +2798,9 @@ begin
     attempts := v_pending.attempt;
     shard := v_pending.shard;
     v_next := outbox.next_held(array(select generate_series(0, v_config.shard_count - 1)), v_config.shard_count);
-    select outbox.hold_reason(w.namespace, w.verdict, w.claimed, w.ceiling, w.quota, v_next, v_now) into v_hold
+    select outbox.hold_reason(w.namespaces[1], w.verdicts[1], w.claimed[1], w.ceilings[1], w.quotas[1], v_next, v_now) into v_hold
     from outbox.claim_walk('', v_next, v_config.shard_count, 1, '', 0, v_now, v_pending.namespace, false, v_config) as w
-    where w.verdict in ('paused', 'ceiling');
+    where w.verdicts[1] in ('paused', 'ceiling');
     v_hold := nullif(concat_ws('; ', v_hold,
       (select outbox.pause_text(p, v_now) from outbox.pause as p
        where p.task_queue = v_pending.task_queue and (p.namespace = v_pending.namespace or p.namespace is null)
