@@ -58,10 +58,14 @@ func nextRelease(t *testing.T, conn *pgx.Conn) (dir string, newest uint) {
 		signature, changed string
 		edits              []string
 	}{
-		{"outbox.claim_fair(text, int[], int, bigint)", "outbox.claim_fair(text, int[], int, bigint)",
-			[]string{"pass integer)", "pass bigint, extra text)", "v_until, u.pass\n", "v_until, u.pass::bigint, null::text\n"}},
-		{"outbox.complete(bigint[], bigint[])", "outbox.complete(bigint[], bigint[], text)",
-			[]string{"tokens bigint[])", "tokens bigint[], note text default null)"}},
+		{
+			"outbox.claim_fair(text, int[], int, bigint)", "outbox.claim_fair(text, int[], int, bigint)",
+			[]string{"pass integer)", "pass bigint, extra text)", "v_until, u.pass\n", "v_until, u.pass::bigint, null::text\n"},
+		},
+		{
+			"outbox.complete(bigint[], bigint[])", "outbox.complete(bigint[], bigint[], text)",
+			[]string{"tokens bigint[])", "tokens bigint[], note text default null)"},
+		},
 		{"outbox.lock_claimed(bigint[], bigint[])", "", []string{"Locks the claimed", "Still locks the claimed"}},
 	} {
 		old := one[string](t, conn, `select pg_get_functiondef($1::text::regprocedure)`, f.signature)
