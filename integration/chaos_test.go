@@ -63,10 +63,17 @@ type sweepProcess struct {
 // node starts a node that connects as dsn says. It is killed when the test ends.
 func (b *badDay) node(name, dsn string, args ...string) *sweepProcess {
 	b.t.Helper()
+	return b.nodeOf(sweepBinary(b.t), name, dsn, nil, args...)
+}
+
+// nodeOf is node with another binary and more environment.
+func (b *badDay) nodeOf(binary, name, dsn string, env []string, args ...string) *sweepProcess {
+	b.t.Helper()
 	p := &sweepProcess{name: name, log: &lockedBuffer{}, done: make(chan struct{})}
-	p.cmd = sweepCall{dsn: dsn, args: append([]string{
+	p.cmd = sweepCall{dsn: dsn, env: env, args: append([]string{
 		"run", "--node", name, "--sink", b.hooks.server.URL + "/" + name, "--tick", "50ms", "--min-pause", "50ms", "--drain-timeout", "10s",
 	}, args...)}.start(b.t)
+	p.cmd.Path = binary
 	p.cmd.Stderr = io.MultiWriter(p.log, b.t.Output())
 	if err := p.cmd.Start(); err != nil {
 		b.t.Fatal(err)
@@ -184,6 +191,9 @@ func (b *badDay) account(twice int, away time.Duration) {
 	conn := b.db.Connect(b.t)
 	if err := hammerAccount(b.t.Context(), conn); err != nil {
 		b.t.Error(err)
+	}
+	for _, violation := range list[string](b.t, conn, "select x::text from outbox.check() as x") {
+		b.t.Error(violation)
 	}
 	rows, _ := conn.Query(b.t.Context(), "select dispatch_key from outbox.messages where status = 'done'")
 	done, err := pgx.CollectRows(rows, pgx.RowTo[string])
