@@ -138,7 +138,7 @@ func TestHungTenantWithLargePayloads(t *testing.T) {
 	}
 }
 
-// As many tenants as there are shares can hang, and the quick one does not notice.
+// All but one of as many tenants as there are shares can hang, and the last one does not notice.
 func TestThreeHungTenants(t *testing.T) {
 	t.Parallel()
 	const payload, budget, tick = 10_000, 200_000, 100 * time.Millisecond
