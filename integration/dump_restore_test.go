@@ -73,19 +73,11 @@ var restored = map[string]func(t *testing.T, command []string, from, to string){
 	},
 }
 
-// dumpContent is everything that an outbox holds, one line a row.
+// dumpContent is everything that the tables hold.
 const dumpContent = `
-	select string_agg(x.line, e'\n' order by x.line collate "C") from (
-		select 'message ' || m::text as line from outbox.message as m
-		union all select 'pending ' || p::text from outbox.pending as p
-		union all select 'claimed ' || c::text from outbox.claimed as c
-		union all select 'settled ' || s::text from outbox.settled as s
-		union all select 'failure ' || f::text from outbox.failure as f
-		union all select 'namespace ' || n::text from outbox.namespace as n
-		union all select 'pause ' || p::text from outbox.pause as p
-		union all select 'walk ' || w::text from outbox.walk as w
-		union all select 'config ' || c::text from outbox.config as c
-		union all select 'ledger ' || m::text from outbox.migration as m) as x`
+	select string_agg(c.relname || ': ' || query_to_xml(format('select t.* from outbox.%I as t order by t::text', c.relname), false, false, '')::text,
+	                  e'\n' order by c.relname)
+	from pg_class as c where c.relnamespace = 'outbox'::regnamespace and c.relkind = 'r'`
 
 // TestDumpRestore: an outbox that goes through pg_dump, into another major version too,
 // holds what it held, rights included, and goes on: shards are where claims look for them,
