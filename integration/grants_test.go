@@ -22,13 +22,13 @@ var (
 	}
 	workerCalls = []string{
 		"claim_fair('n1', '{0}', 1)", "complete('{}', '{}')", "retry('{}', '{}')", "fail('{}', '{}')", "release('{}', '{}')",
-		"extend('{}', '{}')", "rescue()", "prune()", "heartbeat('n1', '{}')", "leave('n1')", "all_shards()", "settings()",
+		"extend('{}', '{}')", "rescue()", "prune()", "heartbeat('n1')", "leave('n1')", "all_shards()", "settings()",
 		"node_ceiling(1, 1, 1)",
 	}
 	operatorCalls = []string{
 		"explain_claim('n1', '{0}', 1)", "why('k')", "configure('{}')", "quota('n')", "set_quota('n', 1)",
 		"clear_quota('n')", "pause('n')", "resume('n')", "cancel('{}')", "cancel_namespace('n')", "redrive('{}'::bigint[])",
-		"redrive('n', 1)", "lock_holders('n1')", "check()",
+		"redrive('n', 1)", "lock_holders('n1')", "check()", "unowned_shards()",
 	}
 	operatorViews = []string{"messages", "namespaces", "nodes", "pauses"}
 )
@@ -170,7 +170,7 @@ func TestSearchPathAttack(t *testing.T) {
 			run(t, conn, fmt.Sprintf("create operator evil.%s (function = evil.op, leftarg = %s, rightarg = %s)", op, left, right))
 		}
 	}
-	for _, table := range []string{"pending", "claimed", "message", "config", "namespace", "pause", "settled", "failure", "walk", "route", "node"} {
+	for _, table := range []string{"pending", "claimed", "message", "config", "namespace", "pause", "settled", "failure", "walk", "route", "node", "shard"} {
 		run(t, conn, "create table evil."+table+" ()")
 		run(t, conn, "create temp table "+table+" ()")
 	}

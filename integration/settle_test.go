@@ -159,7 +159,9 @@ func TestSettleArguments(t *testing.T) {
 		{"max", "redrive('n', 0)"},
 		{"dispatch_key", "why(null)"},
 		{"node", "heartbeat(null, '{}')"},
-		{"shards", "heartbeat('n', null)"},
+		{"shards", "heartbeat('n', '{0,null}')"},
+		{"shards", "heartbeat('n', '{16}')"},
+		{"shards", "heartbeat('n', '{-1}')"},
 		{"node", "leave('')"},
 	} {
 		_, err := conn.Exec(t.Context(), "select outbox."+c.call)

@@ -36,8 +36,9 @@ as $$
 -- settings, pause, cancel and redrive.
 begin
   perform outbox.grant_worker(grant_operator.role);
-  execute format('grant execute on function outbox.explain_claim, outbox.why, outbox.check, outbox.lock_holders, outbox.configure, '
-    'outbox.quota, outbox.set_quota, outbox.clear_quota, outbox.pause, outbox.resume, outbox.cancel, outbox.cancel_namespace, '
+  execute format('grant execute on function outbox.explain_claim, outbox.why, outbox.check, outbox.lock_holders, '
+    'outbox.unowned_shards, outbox.configure, outbox.quota, outbox.set_quota, outbox.clear_quota, '
+    'outbox.pause, outbox.resume, outbox.cancel, outbox.cancel_namespace, '
     'outbox.redrive(bigint[]), outbox.redrive(text, int) to %I', grant_operator.role);
   execute format('grant select on outbox.messages, outbox.namespaces, outbox.nodes, outbox.pauses to %I', grant_operator.role);
 end $$;

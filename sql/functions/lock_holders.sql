@@ -15,8 +15,8 @@ begin
   left join pg_stat_activity as a on a.pid = l.pid
   where l.locktype = 'advisory' and l.classid = 'outbox.pending'::regclass and l.objsubid = 2 and l.granted
     and l.database = (select d.oid from pg_database as d where d.datname = current_database())
-    and l.pid is distinct from pg_backend_pid() and l.objid <> 1024
-    and (l.objid < 2147483648 or l.objid::bigint = outbox.node_lock(lock_holders.node)::bigint + 4294967296);
+    and l.pid is distinct from pg_backend_pid()
+    and (l.objid < 1024 or l.objid::bigint = outbox.node_lock(lock_holders.node)::bigint + 4294967296);
 end $$;
 comment on function outbox.lock_holders is 'Other sessions that hold shards, or this node''s lock';
 revoke all on function outbox.lock_holders from public;

@@ -52,13 +52,19 @@ revoke all on outbox.namespaces from public;
 
 create or replace view outbox.nodes as
 select coalesce(n.node, w.node) as node,
-       coalesce(n.heartbeat_at > clock_timestamp() - g.node_lapse, false) as live,
-       n.heartbeat_at, n.shards, n.paused, n.in_flight_bytes,
+       coalesce(n.heartbeat_at between clock_timestamp() - g.node_lapse and clock_timestamp() + g.node_lapse, false) as live,
+       n.heartbeat_at,
+       n.node is not null and n.shards is null as auto,
+       case when n.shards is null and n.node is not null
+            then array(select s.shard from outbox.shard as s where s.node = n.node order by s.shard) else n.shards end as shards,
+       n.paused, n.in_flight_bytes,
+       case when n.shared_at > clock_timestamp() - g.node_lapse then array[n.process, n.former]
+            when n.process is not null then array[n.process] end as processes,
        w.claimed_at as last_claim_at, w.claimed as last_claimed, w.namespace as walked_to, w.round
 from outbox.node as n
 full join outbox.walk as w on w.node = n.node
 cross join outbox.config as g;
-comment on view outbox.nodes is 'Nodes by heartbeat and by claims; live: the heartbeat has not lapsed';
+comment on view outbox.nodes is 'Nodes by heartbeat and by claims; live: the heartbeat has not lapsed; auto: the outbox gives it its shards';
 revoke all on outbox.nodes from public;
 
 create or replace view outbox.pauses as

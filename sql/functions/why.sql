@@ -1,4 +1,4 @@
--- requires: check_key.sql next_held.sql claim_walk.sql hold_reason.sql time_text.sql pause_text.sql
+-- requires: live_shards.sql check_key.sql next_held.sql claim_walk.sql hold_reason.sql time_text.sql pause_text.sql
 create or replace function outbox.why(dispatch_key text)
 returns table (id bigint, namespace text, task_queue text, shard int, state text, attempts int,
                reason text, next_at timestamptz, failures text[])
@@ -54,8 +54,9 @@ begin
        where p.task_queue = v_pending.task_queue and (p.namespace = v_pending.namespace or p.namespace is null)
        order by p.namespace nulls last limit 1)), '');
     next_at := case when v_hold is null then v_pending.visible_after end;
-    select count(*), string_agg(n.node, ', ') filter (where v_pending.shard = any (n.shards)) into v_nodes, v_owners
-    from outbox.node as n where n.heartbeat_at > v_now - v_config.node_lapse;
+    select string_agg(o.node, ', ' order by o.node) into v_owners from outbox.live_shards(v_now) as o where o.shard = v_pending.shard;
+    select count(*) into v_nodes from outbox.node as n
+    where n.heartbeat_at between v_now - v_config.node_lapse and v_now + v_config.node_lapse;
     reason := concat_ws('; ',
       case when v_pending.visible_after > v_now
            then format('%s until %s', case when v_pending.attempt > 0 then 'waits after a failed attempt' else 'delayed' end,

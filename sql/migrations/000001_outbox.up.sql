@@ -207,9 +207,22 @@ comment on table outbox.pause is 'What is held; a null namespace or task queue m
 create table outbox.node (
   node            text        collate "C" constraint node_pkey primary key,
   heartbeat_at    timestamptz not null,
-  shards          int[]       not null,
+  shards          int[],
   paused          text,
-  in_flight_bytes bigint      not null
+  in_flight_bytes bigint      not null,
+  process         text        collate "C",
+  former          text        collate "C",
+  shared_at       timestamptz
+) with (fillfactor = 50);
+comment on column outbox.node.shards is 'The shards that it names as its own; null: it owns what outbox.shard gives it';
+comment on column outbox.node.process is 'Which process sent the last heartbeat; former: the one that used the name before';
+comment on column outbox.node.shared_at is 'When both were last seen to use the name in turns';
+
+-- Which node each shard is given to: written under the lock share_lock() alone. Whether
+-- the node still lives, its row above says.
+create table outbox.shard (
+  shard int  constraint shard_pkey primary key,
+  node  text collate "C" not null
 );
 
 -- Where each node's walk over the namespaces stands: written by claims alone,

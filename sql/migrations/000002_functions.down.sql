@@ -16,6 +16,9 @@ drop view outbox.messages;
 -- dropped: sql/functions/why.sql
 drop function outbox.why(dispatch_key text);
 
+-- dropped: sql/functions/unowned_shards.sql
+drop function outbox.unowned_shards();
+
 -- dropped: sql/functions/set_quota.sql
 drop function outbox.set_quota(namespace text, quota int, strict boolean);
 
@@ -44,15 +47,24 @@ drop function outbox.redrive(ids bigint[]);
 -- dropped: sql/functions/pause.sql
 drop function outbox.pause(namespace text, task_queue text, note text);
 
+-- dropped: sql/functions/live_shards.sql
+drop function outbox.live_shards(now timestamptz);
+
 -- dropped: sql/functions/leave.sql
-drop function outbox.leave(node text);
+drop function outbox.leave(node text, process text);
 
 -- dropped: sql/functions/keep_former_quota.sql
 drop trigger former_quota on outbox.namespace;
 drop function outbox.keep_former_quota();
 
 -- dropped: sql/functions/heartbeat.sql
-drop function outbox.heartbeat(node text, shards int[], paused text, in_flight_bytes bigint);
+drop function outbox.heartbeat(node text, shards int[], paused text, in_flight_bytes bigint, process text);
+
+-- dropped: sql/functions/share_out.sql
+drop function outbox.share_out(now timestamptz);
+
+-- dropped: sql/functions/share_lock.sql
+drop function outbox.share_lock();
 
 -- dropped: sql/functions/fail.sql
 drop function outbox.fail(ids bigint[], tokens bigint[], errors text[]);

@@ -398,7 +398,7 @@ returns int
 language sql stable parallel safe
 -- The class of this outbox's advisory locks: the oid of outbox.pending (an oid is
 -- unsigned, hence the wrap), so that an application's own locks cannot collide.
--- Keys 0 to 1023 are shards, negative ones are nodes (see node_lock), 1024 is cancel_lock.
+-- Keys 0 to 1023 are shards, negative ones are nodes (see node_lock), 1024 is cancel_lock, 1025 share_lock.
 begin atomic
   select (case when x.oid > 2147483647 then x.oid - 4294967296 else x.oid end)::int
   from (select 'outbox.pending'::regclass::oid::bigint) as x(oid);
@@ -2062,8 +2062,8 @@ begin
   left join pg_stat_activity as a on a.pid = l.pid
   where l.locktype = 'advisory' and l.classid = 'outbox.pending'::regclass and l.objsubid = 2 and l.granted
     and l.database = (select d.oid from pg_database as d where d.datname = current_database())
-    and l.pid is distinct from pg_backend_pid() and l.objid <> 1024
-    and (l.objid < 2147483648 or l.objid::bigint = outbox.node_lock(lock_holders.node)::bigint + 4294967296);
+    and l.pid is distinct from pg_backend_pid()
+    and (l.objid < 1024 or l.objid::bigint = outbox.node_lock(lock_holders.node)::bigint + 4294967296);
 end $$;
 comment on function outbox.lock_holders is 'Other sessions that hold shards, or this node''s lock';
 revoke all on function outbox.lock_holders from public;
@@ -2336,29 +2336,181 @@ comment on function outbox.fail is 'Settles messages as failed; the ids settled,
 revoke all on function outbox.fail from public;
 -- <<< sql/functions/fail.sql
 
+-- >>> sql/functions/share_lock.sql
+create or replace function outbox.share_lock()
+returns int
+language sql immutable parallel safe
+-- The second key of the lock under which shards are given to nodes (see lock_class).
+begin atomic
+  select 1025;
+end;
+comment on function outbox.share_lock is 'The key of the lock under which shards are given to nodes';
+revoke all on function outbox.share_lock from public;
+-- <<< sql/functions/share_lock.sql
+
+-- >>> sql/functions/share_out.sql
+-- requires: lock_class.sql share_lock.sql
+create or replace function outbox.share_out(now timestamptz)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_nestloop = off
+set jit = off
+as $$
+-- Gives the shards to the live nodes that take what they are given: evenly, so that their
+-- counts differ by at most one, moving as few as that allows. The shards that live nodes
+-- name as theirs are left to those. Where all is well already, as it mostly is, it finds
+-- that out without a lock. False: not now, another session is at it or the snapshot is too old; the next heartbeat
+-- makes up for it.
+--
+-- A node keeps what it has, up to its part; the parts that are larger by one go to those
+-- that have most. So no shard moves that could have stayed.
+declare
+  v_config  outbox.config;
+  v_from    timestamptz; -- live nodes have a heartbeat from there
+  v_to      timestamptz; -- to there: one from the future, of a server that was ahead before a failover, lapses too
+  v_settled boolean;
+begin
+  select c.* into strict v_config from outbox.config as c;
+  v_from := share_out.now - v_config.node_lapse;
+  v_to := share_out.now + v_config.node_lapse;
+  with live as materialized (
+    select n.node, n.shards from outbox.node as n where n.heartbeat_at between v_from and v_to
+  ), fixed as materialized (
+    select distinct s.shard from live as l cross join lateral unnest(l.shards) as s(shard)
+    where s.shard between 0 and v_config.shard_count - 1
+  ), part as (
+    select count(s.shard) as has, count(s.shard) filter (where f.shard is not null or s.shard >= v_config.shard_count) as wrong
+    from live as l
+    left join outbox.shard as s on s.node = l.node
+    left join fixed as f on f.shard = s.shard
+    where l.shards is null
+    group by l.node
+  )
+  select count(*) = 0 -- nobody to give any to
+      or sum(p.has) = v_config.shard_count - (select count(*) from fixed) and sum(p.wrong) = 0 and max(p.has) - min(p.has) <= 1
+  into v_settled from part as p;
+  if v_settled then
+    return true;
+  end if;
+
+  if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
+     or not pg_try_advisory_xact_lock(outbox.lock_class(), outbox.share_lock()) then
+    return false;
+  end if;
+  if current_setting('idle_in_transaction_session_timeout')::interval not between '1 ms' and v_config.claim_idle_timeout then
+    -- A heartbeat left open would keep all others from this: it may not stay open for long.
+    perform set_config('idle_in_transaction_session_timeout',
+                       (extract(epoch from v_config.claim_idle_timeout) * 1000)::bigint::text, true);
+  end if;
+
+  with live as materialized (
+    select n.node, n.shards from outbox.node as n where n.heartbeat_at between v_from and v_to
+  ), free as materialized (
+    select s.shard from generate_series(0, v_config.shard_count - 1) as s(shard)
+    except
+    select s.shard from live as l cross join lateral unnest(l.shards) as s(shard)
+  ), kept as materialized (
+    select o.shard, o.node, row_number() over (partition by o.node order by o.shard) as nth
+    from outbox.shard as o
+    join free as f on f.shard = o.shard
+  ), part as materialized (
+    select x.node, x.has, x.shards / x.nodes + (row_number() over (order by x.has desc, x.node) <= x.shards % x.nodes)::int as gets
+    from (select l.node, coalesce(k.has, 0) as has, count(*) over () as nodes, (select count(*) from free) as shards
+          from live as l
+          left join (select k.node, count(*) as has from kept as k group by k.node) as k on k.node = l.node
+          where l.shards is null) as x
+  ), open as (
+    select f.shard, row_number() over (order by f.shard) as nth
+    from free as f
+    left join (select k.shard from kept as k join part as p on p.node = k.node where k.nth <= p.gets) as s on s.shard = f.shard
+    where s.shard is null
+  ), wanted as (
+    select p.node, row_number() over (order by p.node) as nth
+    from part as p cross join lateral generate_series(p.has + 1, p.gets)
+  ), gone as ( -- named by a live node, or no shard of this outbox
+    delete from outbox.shard as o where not exists (select from free as f where f.shard = o.shard)
+  )
+  insert into outbox.shard as o (shard, node)
+  select open.shard, w.node from open join wanted as w on w.nth = open.nth
+  on conflict on constraint shard_pkey do update set node = excluded.node;
+  return true;
+end $$;
+comment on function outbox.share_out is 'Gives the shards to the live nodes; false: not now';
+revoke all on function outbox.share_out from public;
+-- <<< sql/functions/share_out.sql
+
 -- >>> sql/functions/heartbeat.sql
--- requires: bad_argument.sql check_key.sql
+-- requires: bad_argument.sql check_key.sql share_out.sql
 create or replace function outbox.heartbeat(
-  node text, shards int[], paused text default null, in_flight_bytes bigint default 0)
-returns void
+  node text, shards int[] default null, paused text default null, in_flight_bytes bigint default 0,
+  process text default null)
+returns table (owned int[], again_in interval, shared_name boolean)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
--- Says that a node lives, what it owns, and how it is. Only this makes a live node, and
--- only leave(), or config.node_lapse without it, ends one; a claim does neither.
+-- Says that a node lives, and how it is, and returns the shards that it owns now. Without
+-- shards the outbox gives it some (see share_out); with shards, those are its own and no
+-- other node is given them; '{}' is none, for one that stops. Only this makes a live node,
+-- and only leave(), or config.node_lapse without it, ends one; a claim does neither.
+--
+-- Call again within a third of the lapse, and after again_in where that is sooner: then
+-- another node's heartbeat lapses unless it is heard of, and its shards are given away.
+-- process tells apart two processes under one name, which is harmless but no use: they
+-- own the same shards. shared_name says that there are two.
+declare
+  v_now   timestamptz;
+  v_lapse interval;
+  v_wrong int;
+  v_total int;
 begin
-  perform outbox.check_key('heartbeat', 'node', heartbeat.node);
-  if heartbeat.shards is null then
-    perform outbox.bad_argument('heartbeat', 'shards', 'is null', 'Give the node''s shards; for none, ''{}''.');
+  if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    raise exception 'outbox.heartbeat: the transaction''s isolation is %', current_setting('transaction_isolation')
+      using errcode = 'OB002', hint = 'Call it in a transaction that begins with: begin isolation level read committed.';
   end if;
-  insert into outbox.node as n (node, heartbeat_at, shards, paused, in_flight_bytes)
-  values (heartbeat.node, clock_timestamp(), heartbeat.shards, left(heartbeat.paused, 1000),
-          greatest(coalesce(heartbeat.in_flight_bytes, 0), 0))
+  perform outbox.check_key('heartbeat', 'node', heartbeat.node);
+  select c.node_lapse, c.shard_count into strict v_lapse, v_total from outbox.config as c;
+  if array_position(heartbeat.shards, null) is not null then
+    perform outbox.bad_argument('heartbeat', 'shards', 'has a null element',
+      'Give shard numbers; null for those that the outbox gives it, ''{}'' for none.');
+  end if;
+  select s.shard into v_wrong from unnest(heartbeat.shards) as s(shard) where s.shard < 0 or s.shard >= v_total limit 1;
+  if found then
+    perform outbox.bad_argument('heartbeat', 'shards', format('has %s, outside 0 to %s', v_wrong, v_total - 1),
+      'outbox.config.shard_count says how many there are.');
+  end if;
+  v_now := clock_timestamp();
+  owned := array(select distinct s.shard from unnest(heartbeat.shards) as s(shard) order by s.shard);
+
+  insert into outbox.node as n (node, heartbeat_at, shards, paused, in_flight_bytes, process)
+  values (heartbeat.node, v_now, case when heartbeat.shards is not null then owned end, left(heartbeat.paused, 1000),
+          greatest(coalesce(heartbeat.in_flight_bytes, 0), 0), left(heartbeat.process, 200))
   on conflict on constraint node_pkey do update
     set heartbeat_at = excluded.heartbeat_at, shards = excluded.shards, paused = excluded.paused,
-        in_flight_bytes = excluded.in_flight_bytes;
+        in_flight_bytes = excluded.in_flight_bytes, process = excluded.process,
+        -- A process that another one has taken the name from, and that is heard of again,
+        -- was not its predecessor: there are two.
+        former = case when n.process is distinct from excluded.process then n.process else n.former end,
+        shared_at = case when excluded.process = n.former and excluded.process <> n.process then excluded.heartbeat_at
+                         else n.shared_at end
+    -- One that stops, and has a successor already, leaves the name to that.
+    where (excluded.shards = '{}' and excluded.process = n.former and excluded.process <> n.process
+           and n.heartbeat_at between v_now - v_lapse and v_now + v_lapse) is not true;
+
+  if outbox.share_out(v_now) then
+    select greatest(v_lapse - (v_now - coalesce(min(n.heartbeat_at), v_now)), '0') into again_in
+    from outbox.node as n
+    where n.node <> heartbeat.node and n.heartbeat_at between v_now - v_lapse and v_now + v_lapse;
+  else
+    again_in := '0';
+  end if;
+  if heartbeat.shards is null then
+    owned := array(select s.shard from outbox.shard as s where s.node = heartbeat.node order by s.shard);
+  end if;
+  select coalesce(n.shared_at > v_now - v_lapse, false) into shared_name from outbox.node as n where n.node = heartbeat.node;
+  return next;
 end $$;
-comment on function outbox.heartbeat is 'Says that a node lives, what it owns, and how it is';
+comment on function outbox.heartbeat is 'Says that a node lives, and how it is; the shards that it owns';
 revoke all on function outbox.heartbeat from public;
 -- <<< sql/functions/heartbeat.sql
 
@@ -2402,21 +2554,46 @@ create or replace trigger former_quota after insert or update or delete on outbo
 -- <<< sql/functions/keep_former_quota.sql
 
 -- >>> sql/functions/leave.sql
--- requires: check_key.sql
-create or replace function outbox.leave(node text)
+-- requires: check_key.sql share_out.sql
+create or replace function outbox.leave(node text, process text default null)
 returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
--- Ends a node that stops cleanly. What it has claimed stays claimed. False: no such node.
+-- Ends a node that stops cleanly, and gives its shards to others. What it has claimed
+-- stays claimed. False: no such node, or another process has the name by now.
+declare
+  v_left boolean;
 begin
   perform outbox.check_key('leave', 'node', leave.node);
-  delete from outbox.node as n where n.node = leave.node;
-  return found;
+  delete from outbox.node as n where n.node = leave.node and (n.process = leave.process or leave.process is null or n.process is null);
+  v_left := found;
+  perform outbox.share_out(clock_timestamp());
+  return v_left;
 end $$;
 comment on function outbox.leave is 'Ends a live node';
 revoke all on function outbox.leave from public;
 -- <<< sql/functions/leave.sql
+
+-- >>> sql/functions/live_shards.sql
+create or replace function outbox.live_shards(now timestamptz)
+returns table (node text, shard int)
+language sql stable
+-- The shards that live nodes own: those that they name themselves, and those that they
+-- were given.
+begin atomic
+  with live as materialized (
+    select n.node, n.shards
+    from outbox.config as g
+    join outbox.node as n on n.heartbeat_at between live_shards.now - g.node_lapse and live_shards.now + g.node_lapse
+  )
+  select l.node, s.shard from live as l cross join lateral unnest(l.shards) as s(shard)
+  union all
+  select l.node, s.shard from live as l join outbox.shard as s on s.node = l.node where l.shards is null;
+end;
+comment on function outbox.live_shards is 'The shards that live nodes own';
+revoke all on function outbox.live_shards from public;
+-- <<< sql/functions/live_shards.sql
 
 -- >>> sql/functions/pause.sql
 -- requires: check_key.sql
@@ -2749,8 +2926,28 @@ comment on function outbox.set_quota is 'Sets a namespace''s quota and strictnes
 revoke all on function outbox.set_quota from public;
 -- <<< sql/functions/set_quota.sql
 
+-- >>> sql/functions/unowned_shards.sql
+-- requires: live_shards.sql
+create or replace function outbox.unowned_shards()
+returns int[]
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- The shards that no live node owns: no sweep run claims from them. Where only sweep once
+-- works, from cron, these are all.
+begin
+  return array(
+    select s.shard from outbox.config as g cross join lateral generate_series(0, g.shard_count - 1) as s(shard)
+    except
+    select o.shard from outbox.live_shards(clock_timestamp()) as o
+    order by 1);
+end $$;
+comment on function outbox.unowned_shards is 'The shards that no live node owns';
+revoke all on function outbox.unowned_shards from public;
+-- <<< sql/functions/unowned_shards.sql
+
 -- >>> sql/functions/why.sql
--- requires: check_key.sql next_held.sql claim_walk.sql hold_reason.sql time_text.sql pause_text.sql
+-- requires: live_shards.sql check_key.sql next_held.sql claim_walk.sql hold_reason.sql time_text.sql pause_text.sql
 create or replace function outbox.why(dispatch_key text)
 returns table (id bigint, namespace text, task_queue text, shard int, state text, attempts int,
                reason text, next_at timestamptz, failures text[])
@@ -2806,8 +3003,9 @@ begin
        where p.task_queue = v_pending.task_queue and (p.namespace = v_pending.namespace or p.namespace is null)
        order by p.namespace nulls last limit 1)), '');
     next_at := case when v_hold is null then v_pending.visible_after end;
-    select count(*), string_agg(n.node, ', ') filter (where v_pending.shard = any (n.shards)) into v_nodes, v_owners
-    from outbox.node as n where n.heartbeat_at > v_now - v_config.node_lapse;
+    select string_agg(o.node, ', ' order by o.node) into v_owners from outbox.live_shards(v_now) as o where o.shard = v_pending.shard;
+    select count(*) into v_nodes from outbox.node as n
+    where n.heartbeat_at between v_now - v_config.node_lapse and v_now + v_config.node_lapse;
     reason := concat_ws('; ',
       case when v_pending.visible_after > v_now
            then format('%s until %s', case when v_pending.attempt > 0 then 'waits after a failed attempt' else 'delayed' end,
@@ -2906,13 +3104,19 @@ revoke all on outbox.namespaces from public;
 
 create or replace view outbox.nodes as
 select coalesce(n.node, w.node) as node,
-       coalesce(n.heartbeat_at > clock_timestamp() - g.node_lapse, false) as live,
-       n.heartbeat_at, n.shards, n.paused, n.in_flight_bytes,
+       coalesce(n.heartbeat_at between clock_timestamp() - g.node_lapse and clock_timestamp() + g.node_lapse, false) as live,
+       n.heartbeat_at,
+       n.node is not null and n.shards is null as auto,
+       case when n.shards is null and n.node is not null
+            then array(select s.shard from outbox.shard as s where s.node = n.node order by s.shard) else n.shards end as shards,
+       n.paused, n.in_flight_bytes,
+       case when n.shared_at > clock_timestamp() - g.node_lapse then array[n.process, n.former]
+            when n.process is not null then array[n.process] end as processes,
        w.claimed_at as last_claim_at, w.claimed as last_claimed, w.namespace as walked_to, w.round
 from outbox.node as n
 full join outbox.walk as w on w.node = n.node
 cross join outbox.config as g;
-comment on view outbox.nodes is 'Nodes by heartbeat and by claims; live: the heartbeat has not lapsed';
+comment on view outbox.nodes is 'Nodes by heartbeat and by claims; live: the heartbeat has not lapsed; auto: the outbox gives it its shards';
 revoke all on outbox.nodes from public;
 
 create or replace view outbox.pauses as
@@ -2960,8 +3164,9 @@ as $$
 -- settings, pause, cancel and redrive.
 begin
   perform outbox.grant_worker(grant_operator.role);
-  execute format('grant execute on function outbox.explain_claim, outbox.why, outbox.check, outbox.lock_holders, outbox.configure, '
-    'outbox.quota, outbox.set_quota, outbox.clear_quota, outbox.pause, outbox.resume, outbox.cancel, outbox.cancel_namespace, '
+  execute format('grant execute on function outbox.explain_claim, outbox.why, outbox.check, outbox.lock_holders, '
+    'outbox.unowned_shards, outbox.configure, outbox.quota, outbox.set_quota, outbox.clear_quota, '
+    'outbox.pause, outbox.resume, outbox.cancel, outbox.cancel_namespace, '
     'outbox.redrive(bigint[]), outbox.redrive(text, int) to %I', grant_operator.role);
   execute format('grant select on outbox.messages, outbox.namespaces, outbox.nodes, outbox.pauses to %I', grant_operator.role);
 end $$;
