@@ -17,7 +17,7 @@ import (
 // its default.
 type Config struct {
 	Node   string          // this process's name, unique among the nodes of an outbox; required
-	Shards []int32         // the shards to claim from; nil: all
+	Shards []int32         // the shards to claim from; nil: for Run those that the outbox gives this node, for Once all
 	Sink   Sink            // where messages go; required
 	Routes map[string]Sink // where those of some task queues go instead; each has a queue of its own
 
@@ -38,7 +38,7 @@ type Config struct {
 	CallTimeout     time.Duration // one call of the database; default 15 s, but no more than a quarter of the lease
 
 	RescueEvery    time.Duration // default 5 s, but no more than a quarter of the lease
-	HeartbeatEvery time.Duration // default 5 s
+	HeartbeatEvery time.Duration // default 2 s, but no more than a quarter of the setting node_lapse
 	PruneEvery     time.Duration // default 1 min; negative: never
 
 	Logger *slog.Logger // default: slog.Default()
@@ -62,7 +62,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, 30*time.Second)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 30*time.Second)
 	c.CallTimeout = cmp.Or(c.CallTimeout, 15*time.Second)
-	c.HeartbeatEvery = cmp.Or(c.HeartbeatEvery, 5*time.Second)
+	c.HeartbeatEvery = cmp.Or(c.HeartbeatEvery, 2*time.Second)
 	c.PruneEvery = cmp.Or(c.PruneEvery, time.Minute)
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -19,7 +19,7 @@ func TestConfigDefaults(t *testing.T) {
 	if got.Batch != 100 || got.Tick != 500*time.Millisecond || got.Budget != 64<<20 || got.High != 0.8 || got.Low != 0.5 ||
 		got.MinPause != 500*time.Millisecond || got.Slots != 64 || got.Share != 0.5 || got.Queue != 1000 ||
 		got.DeliveryTimeout != 30*time.Second || got.DrainTimeout != 30*time.Second || got.CallTimeout != 15*time.Second ||
-		got.RescueEvery != 0 || got.HeartbeatEvery != 5*time.Second || got.PruneEvery != time.Minute ||
+		got.RescueEvery != 0 || got.HeartbeatEvery != 2*time.Second || got.PruneEvery != time.Minute ||
 		got.Shards != nil || got.Logger == nil {
 		t.Errorf("defaults are %+v", got)
 	}

@@ -33,7 +33,7 @@ func (l *loop) attend(ctx context.Context) {
 			l.duties.extend = 0
 		}
 		if err == nil {
-			l.lease, l.maxBatch = outbox.lease, outbox.maxBatch
+			l.lease, l.lapse, l.maxBatch = outbox.lease, outbox.lapse, outbox.maxBatch
 		}
 		return err
 	})
@@ -52,11 +52,7 @@ func (l *loop) attend(ctx context.Context) {
 		return err
 	})
 	l.report()
-	l.due(ctx, &l.duties.heartbeat, l.config.HeartbeatEvery, func(ctx context.Context) error {
-		return Beat(ctx, l.db, Heartbeat{
-			Node: l.config.Node, Shards: l.shards, Paused: l.holding(), InFlightBytes: l.budget.Usage(),
-		})
-	})
+	l.due(ctx, &l.duties.heartbeat, l.config.HeartbeatEvery, l.beat)
 	l.due(ctx, &l.duties.prune, l.config.PruneEvery, func(ctx context.Context) error {
 		n, err := Prune(ctx, l.db, chunk)
 		if n == chunk { // there is more
@@ -130,22 +126,23 @@ func (l *loop) rescueEvery() time.Duration {
 type outboxSettings struct {
 	readOnly bool // the sessions are
 	lease    time.Duration
+	lapse    time.Duration // how long a node may be silent
 	maxBatch int
 	shards   []int32 // all
 }
 
 func (s *Sweeper) readSettings(ctx context.Context) (o outboxSettings, err error) {
 	rows, err := s.db.Query(ctx, `select current_setting('transaction_read_only') = 'on', extract(epoch from s.lease)::float8,
-       s.max_batch, outbox.all_shards()
+       extract(epoch from s.node_lapse)::float8, s.max_batch, outbox.all_shards()
 from outbox.settings() as s`)
 	if err != nil {
 		return o, err
 	}
-	var seconds float64
+	var lease, lapse float64 // seconds
 	_, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (struct{}, error) {
-		return struct{}{}, row.Scan(&o.readOnly, &seconds, &o.maxBatch, &o.shards)
+		return struct{}{}, row.Scan(&o.readOnly, &lease, &lapse, &o.maxBatch, &o.shards)
 	})
-	o.lease = time.Duration(seconds * float64(time.Second))
+	o.lease, o.lapse = time.Duration(lease*float64(time.Second)), time.Duration(lapse*float64(time.Second))
 	return o, err
 }
 

@@ -247,7 +247,7 @@ func (l *loop) end(ctx context.Context) error {
 		l.leave(it)
 	}
 	if l.live {
-		l.failed(ctx, Leave(ctx, l.db, l.config.Node))
+		l.failed(ctx, Leave(ctx, l.db, l.config.Node, l.process))
 	}
 	l.report()
 	l.say("ended", "done", l.stats.done.Load(), "retried", l.stats.retried.Load(), "failed", l.stats.failed.Load(),

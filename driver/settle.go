@@ -94,31 +94,6 @@ func Prune(ctx context.Context, db Querier, limit int) (int, error) {
 	return n, wrap("prune", err)
 }
 
-// Heartbeat is how a node shows that it lives, and how it is.
-type Heartbeat struct {
-	Node          string
-	Shards        []int32
-	Paused        string // why it does not claim; empty: it claims
-	InFlightBytes int64
-}
-
-// Beat writes the heartbeat.
-func Beat(ctx context.Context, db Querier, h Heartbeat) error {
-	var paused *string
-	if h.Paused != "" {
-		paused = &h.Paused
-	}
-	_, err := queryOne[any](ctx, db, `select outbox.heartbeat($1::text, $2::int[], $3::text, $4::bigint)::text`,
-		h.Node, h.Shards, paused, h.InFlightBytes)
-	return wrap("heartbeat", err)
-}
-
-// Leave ends a node that stops cleanly.
-func Leave(ctx context.Context, db Querier, node string) error {
-	_, err := queryOne[bool](ctx, db, `select outbox.leave($1::text)`, node)
-	return wrap("leave", err)
-}
-
 // settle calls a function that takes ids and tokens first and returns ids. Without refs
 // it does nothing.
 func settle(ctx context.Context, db Querier, verb, sql string, refs []Ref, more ...any) ([]int64, error) {

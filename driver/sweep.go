@@ -98,8 +98,12 @@ type loop struct {
 	log      *slog.Logger
 	live     bool // a live node, that goes on: Run, not Once
 	most     int  // claims, 0: any number
+	auto     bool // the outbox gives it its shards, and may take them
 	shards   []int32
-	lease    time.Duration // of the outbox; with maxBatch read again now and then
+	process  string        // unlike that of others, of the same name too
+	twin     bool          // another process uses the name, and the log says so
+	lease    time.Duration // of the outbox; with lapse and maxBatch read again now and then
+	lapse    time.Duration
 	maxBatch int
 	clock    func() int64
 	control  *watermark.Controller
@@ -209,8 +213,9 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 		shards = c.Shards
 	}
 	l := &loop{
-		Sweeper: s, log: c.Logger.With("node", c.Node), live: live, most: maxSweeps, shards: shards,
-		lease: outbox.lease, maxBatch: outbox.maxBatch, clock: clock, control: control,
+		Sweeper: s, log: c.Logger.With("node", c.Node), live: live, most: maxSweeps,
+		auto: live && c.Shards == nil, shards: shards, process: processName(),
+		lease: outbox.lease, lapse: outbox.lapse, maxBatch: outbox.maxBatch, clock: clock, control: control,
 		dispatch: newDispatcher(limits{
 			slots: c.Slots, share: max(int(float64(c.Slots)*c.Share), 1),
 			shareBytes: max(int64(float64(params.LowBytes)*c.Share), 1),
@@ -221,6 +226,12 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 	l.sink = l.dispatch.newQueue(c.Sink)
 	for name, sink := range c.Routes {
 		l.routes[name] = l.dispatch.newQueue(sink)
+	}
+	if l.auto {
+		l.shards = nil
+		if err := l.beat(ask); err != nil {
+			return nil, err
+		}
 	}
 	return l, nil
 }
@@ -244,7 +255,7 @@ func (l *loop) mayClaim() bool {
 		l.log.Info("claiming resumed", "in_flight_bytes", l.budget.Usage())
 		l.duties.heartbeat = 0
 	}
-	return !l.control.Paused() && l.room() > 0
+	return !l.control.Paused() && l.room() > 0 && (len(l.shards) > 0 || !l.live)
 }
 
 // early reports whether the next sweep need not wait for its time.

@@ -48,7 +48,7 @@ type badDay struct {
 
 func newBadDay(t *testing.T, db *pgtest.DB) *badDay {
 	t.Helper()
-	run(t, db.Pool, `select outbox.configure('{"lease": "2 s", "claim_idle_timeout": "1 s", "retry_base": "100 ms", "retry_cap": "200 ms"}')`)
+	run(t, db.Pool, `select outbox.configure('{"lease": "2 s", "node_lapse": "3 s", "claim_idle_timeout": "1 s", "retry_base": "100 ms", "retry_cap": "200 ms"}')`)
 	return &badDay{t: t, db: db, hooks: newHooks(t)}
 }
 

@@ -88,7 +88,7 @@ func TestTwoNodesShareShards(t *testing.T) {
 	var nodes []*sweepNode
 	for _, name := range []string{"n1", "n2"} {
 		nodes = append(nodes, startNode(t, newNode(t, db, &sink, func(c *driver.Config) {
-			c.Node, c.Tick = name, time.Millisecond
+			c.Node, c.Tick, c.Shards = name, time.Millisecond, one[[]int32](t, db.Pool, "select outbox.all_shards()")
 		})))
 	}
 	await(t, db.Pool, "select count(*) = 5000 from outbox.settled")

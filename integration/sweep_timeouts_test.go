@@ -197,7 +197,8 @@ func poolCalls(ctx context.Context, pool *pgxpool.Pool, rng *rand.Rand, name str
 		func(ctx context.Context) error { _, err := driver.Retry(ctx, pool, failures()); return err },
 		func(ctx context.Context) error { _, _, err := driver.Rescue(ctx, pool, 10); return err },
 		func(ctx context.Context) error {
-			return driver.Beat(ctx, pool, driver.Heartbeat{Node: "n1", Shards: shards})
+			_, err := driver.Beat(ctx, pool, driver.Heartbeat{Node: "n1"})
+			return err
 		},
 		func(ctx context.Context) error { _, err := driver.Prune(ctx, pool, 10); return err },
 	} {
