@@ -22,6 +22,7 @@ type commands struct {
 	Once    onceCmd    `cmd:"" help:"Deliver what is due, and end: for cron."`
 	Run     runCmd     `cmd:"" help:"Claim and deliver until told to stop."`
 	Status  statusCmd  `cmd:"" help:"Show backlog, nodes, what is paused and what keeps dead rows alive."`
+	Nodes   nodesCmd   `cmd:"" help:"Show which nodes live, and which shards each owns."`
 	Explain explainCmd `cmd:"" help:"Show what a claim would do now, and why."`
 	Why     whyCmd     `cmd:"" help:"Show where one message stands, and what holds it back."`
 	Check   checkCmd   `cmd:"" help:"Audit the outbox: every guarantee that SQL can check."`

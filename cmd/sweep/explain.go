@@ -11,11 +11,11 @@ import (
 )
 
 type explainCmd struct {
-	Node     string      `default:"explain" help:"As which node; one that never claimed starts where the last claim of any node stopped (default ${default})."`
-	Shards   shards.List `placeholder:"0-7,12" help:"On which shards; without it, all."`
-	Batch    int         `default:"100" help:"Most rows (default ${default})."`
-	MaxBytes *int64      `placeholder:"BYTES" env:"SWEEP_EXPLAIN_MAX_BYTES" help:"End with the row that reaches this many bytes of payload."`
-	Only     *string     `placeholder:"NAMESPACE" env:"SWEEP_EXPLAIN_ONLY" help:"Answer for this namespace alone, wherever the walk stands."`
+	Node     string        `default:"explain" help:"As which node; one that never claimed starts where the last claim of any node stopped (default ${default})."`
+	Shards   shards.Choice `default:"all" placeholder:"0-7,12" help:"On which shards: all (the default), auto for those that --node owns, or a list."`
+	Batch    int           `default:"100" help:"Most rows (default ${default})."`
+	MaxBytes *int64        `placeholder:"BYTES" env:"SWEEP_EXPLAIN_MAX_BYTES" help:"End with the row that reaches this many bytes of payload."`
+	Only     *string       `placeholder:"NAMESPACE" env:"SWEEP_EXPLAIN_ONLY" help:"Answer for this namespace alone, wherever the walk stands."`
 	jsonFlag
 }
 
@@ -26,7 +26,8 @@ Examples:
 
     sweep explain
     sweep explain --only acme
-    sweep explain --node worker-1 --shards 0-7 --batch 500 --json`
+    sweep explain --node worker-1 --shards auto
+    sweep explain --shards 0-7 --batch 500 --json`
 }
 
 // Validate refuses what no outbox could use.
@@ -58,10 +59,14 @@ func (c *explainCmd) Run(ctx context.Context, a *app) error {
 	var plan []explainRow
 	err := a.withConn(ctx, func(conn *pgx.Conn) error {
 		return inReadTx(ctx, conn, func(tx pgx.Tx) error {
+			list, err := c.shards(ctx, tx)
+			if err != nil {
+				return err
+			}
 			rows, err := tx.Query(ctx, `
 				select e.namespace, e.due, e.claimed, e.quota, e.ceiling, e.headroom, e.slice, e.pass1, e.pass2, e.reason
 				from outbox.explain_claim($1::text, coalesce($2::int[], outbox.all_shards()), $3::int, $4::bigint, $5::text) as e`,
-				c.Node, []int32(c.Shards), c.Batch, c.MaxBytes, c.Only)
+				c.Node, list, c.Batch, c.MaxBytes, c.Only)
 			if err != nil {
 				return fmt.Errorf("explain: %w", err)
 			}
@@ -82,6 +87,21 @@ func (c *explainCmd) Run(ctx context.Context, a *app) error {
 		return a.printJSON(plan)
 	}
 	return printPlan(a, plan)
+}
+
+// shards are those to explain a claim on; nil for all.
+func (c *explainCmd) shards(ctx context.Context, tx pgx.Tx) (list []int32, err error) {
+	if !c.Shards.Auto {
+		return c.Shards.List, nil
+	}
+	err = tx.QueryRow(ctx, `select n.shards from outbox.nodes as n where n.node = $1::text and n.live`, c.Node).Scan(&list)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, withHint(fmt.Errorf("there is no live node %q", c.Node), "--node names one of those that 'sweep nodes' shows.")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the node's shards: %w", err)
+	}
+	return list, nil
 }
 
 func printPlan(a *app, plan []explainRow) error {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/docker/go-units"
 
-	"github.com/fairclaim/fairclaim/cmd/sweep/internal/shards"
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink"
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/stdout"
 	"github.com/fairclaim/fairclaim/driver"
@@ -19,9 +18,8 @@ import (
 
 // nodeFlags are what once and run share: where messages go, and how much at a time.
 type nodeFlags struct {
-	Sink   string      `required:"" placeholder:"SINK" help:"Where messages go: stdout, exec:COMMAND or an http(s):// URL, in which {namespace} and {task_queue} may stand."`
-	Route  []string    `sep:"none" placeholder:"QUEUE=SINK" help:"Where those of one task queue go instead. Repeat it for more."`
-	Shards shards.List `placeholder:"0-7,12" help:"Which shards to claim from; without it, all."`
+	Sink  string   `required:"" placeholder:"SINK" help:"Where messages go: stdout, exec:COMMAND or an http(s):// URL, in which {namespace} and {task_queue} may stand."`
+	Route []string `sep:"none" placeholder:"QUEUE=SINK" help:"Where those of one task queue go instead. Repeat it for more."`
 
 	Batch    int           `default:"100" help:"Most rows of one claim (default ${default})."`
 	Budget   byteSize      `default:"64MiB" help:"Payload bytes in flight, claimed and not settled (default ${default})."`
@@ -85,8 +83,9 @@ type node struct {
 	close    func()
 }
 
-// newNode makes the sinks and the sweeper, and connects.
-func (f *nodeFlags) newNode(ctx context.Context, a *app, name string, tick time.Duration) (*node, error) {
+// newNode makes the sinks and the sweeper, and connects. A nil list of shards leaves the
+// choice to the sweeper.
+func (f *nodeFlags) newNode(ctx context.Context, a *app, name string, tick time.Duration, shards []int32) (*node, error) {
 	routes, err := sink.NewRoutes(f.Sink, f.Route, sink.Options{
 		Stdout: a.stdout, HTTPTimeout: f.DeliveryTimeout, ExecTimeout: f.DeliveryTimeout,
 	})
@@ -94,7 +93,7 @@ func (f *nodeFlags) newNode(ctx context.Context, a *app, name string, tick time.
 		return nil, &usageError{err: err}
 	}
 	config := driver.Config{
-		Node: name, Shards: f.Shards, Routes: map[string]driver.Sink{},
+		Node: name, Shards: shards, Routes: map[string]driver.Sink{},
 		Batch: f.Batch, Tick: tick, Budget: int64(f.Budget), High: f.High, Low: f.Low, MinPause: f.MinPause,
 		Slots: f.Slots, Share: f.Share, DeliveryTimeout: f.DeliveryTimeout, DrainTimeout: f.DrainTimeout, Logger: a.log,
 	}

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/shards"
 )
 
 type onceCmd struct {
-	Node      string `default:"once" help:"Name of this node (default ${default})."`
-	MaxSweeps int    `placeholder:"N" env:"SWEEP_ONCE_MAX_SWEEPS" help:"End after so many claims; without it, when a claim comes back empty and nothing is in flight."`
+	Node      string        `default:"once" help:"Name of this node (default ${default})."`
+	Shards    shards.Choice `default:"all" placeholder:"0-7,12" help:"Which shards to claim from: all (the default), or a list."`
+	MaxSweeps int           `placeholder:"N" env:"SWEEP_ONCE_MAX_SWEEPS" help:"End after so many claims; without it, when a claim comes back empty and nothing is in flight."`
 	nodeFlags `embed:""`
 	jsonFlag
 }
@@ -34,6 +37,9 @@ func (c *onceCmd) Validate() error {
 	if c.Node == "" {
 		return errors.New("--node must not be empty")
 	}
+	if c.Shards.Auto {
+		return errors.New("--shards auto is for run: once is no node that shards are given to; name all, or a list")
+	}
 	return c.nodeFlags.Validate()
 }
 
@@ -49,7 +55,7 @@ type onceResult struct {
 
 // Run sweeps until there is nothing left to do.
 func (c *onceCmd) Run(ctx context.Context, a *app) error {
-	n, err := c.newNode(ctx, a, c.Node, 500*time.Millisecond)
+	n, err := c.newNode(ctx, a, c.Node, 500*time.Millisecond, c.Shards.List)
 	if err != nil {
 		return err
 	}

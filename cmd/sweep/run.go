@@ -5,10 +5,15 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/shards"
 )
 
 type runCmd struct {
 	Node      string        `placeholder:"NAME" env:"SWEEP_NODE" help:"Name of this node, unlike that of any other; without it, the host's name and the process id."`
+	Shards    shards.Choice `default:"auto" placeholder:"0-7,12" help:"Which shards to claim from: auto (the default), its part of those that no node names; all; or a list."`
 	Tick      time.Duration `default:"500ms" help:"Time between claims while there is little to do (default ${default})."`
 	nodeFlags `embed:""`
 }
@@ -16,7 +21,7 @@ type runCmd struct {
 func (runCmd) Help() string {
 	return `Claims, delivers and settles until it is told to stop. The first SIGTERM or SIGINT drains: no new claims, what is in flight is finished until --drain-timeout, the rest is released, exit 0. A second one releases at once, exit 1.
 
-Any number of nodes may run. Shards tell them apart: give each its own, or let all have all; a node finds those that another one is claiming from taken, and passes them over.
+Any number of nodes may run, and come and go. The database gives each an even part of the shards, and those of a node that dies to the others once it has been silent for the setting node_lapse. With --shards and a list, or all, a node has those, and no other is given them. 'sweep nodes' shows who has which.
 
 Examples:
 
@@ -43,7 +48,16 @@ func (c *runCmd) Run(ctx context.Context, a *app) error {
 		}
 		name = fmt.Sprintf("%s-%d", host, os.Getpid())
 	}
-	n, err := c.newNode(ctx, a, name, c.Tick)
+	list := c.Shards.List
+	if list == nil && !c.Shards.Auto {
+		err := a.withConn(ctx, func(conn *pgx.Conn) error {
+			return conn.QueryRow(ctx, `select outbox.all_shards()`).Scan(&list)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	n, err := c.newNode(ctx, a, name, c.Tick, list)
 	if err != nil {
 		return err
 	}

@@ -43,16 +43,16 @@ func (c *statusCmd) Validate() error {
 }
 
 type status struct {
-	Database      string          `json:"database"`
-	Server        string          `json:"server"`
-	At            time.Time       `json:"at"` // on the database's clock
-	Shards        int32           `json:"shard_count"`
-	DefaultQuota  int32           `json:"default_quota"`
-	CountCap      int64           `json:"count_cap"` // counts stop here
-	Namespaces    []namespaceRow  `json:"namespaces"`
-	Scanned       int             `json:"namespaces_scanned"`
-	More          bool            `json:"more_namespaces"` // than were scanned
-	Nodes         []nodeRow       `json:"nodes"`
+	Database     string         `json:"database"`
+	Server       string         `json:"server"`
+	At           time.Time      `json:"at"` // on the database's clock
+	Shards       int32          `json:"shard_count"`
+	DefaultQuota int32          `json:"default_quota"`
+	CountCap     int64          `json:"count_cap"` // counts stop here
+	Namespaces   []namespaceRow `json:"namespaces"`
+	Scanned      int            `json:"namespaces_scanned"`
+	More         bool           `json:"more_namespaces"` // than were scanned
+	nodes
 	Pauses        []pauseRow      `json:"pauses"`
 	ExpiredLeases int64           `json:"expired_leases"`
 	Horizon       []horizonHolder `json:"horizon"`
@@ -66,17 +66,6 @@ type namespaceRow struct {
 	Quota     int32  `json:"quota"`
 	Strict    bool   `json:"strict"`
 	Paused    bool   `json:"paused"`
-}
-
-type nodeRow struct {
-	Node        string     `json:"node"`
-	Live        bool       `json:"live"`
-	HeartbeatAt *time.Time `json:"heartbeat_at"`
-	Shards      []int32    `json:"shards"`
-	Paused      *string    `json:"paused"`
-	InFlight    *int64     `json:"in_flight_bytes"`
-	LastClaimAt *time.Time `json:"last_claim_at"`
-	LastClaimed *int32     `json:"last_claimed"`
 }
 
 // Run prints the status.
@@ -122,10 +111,7 @@ func (c *statusCmd) read(ctx context.Context, tx pgx.Tx, s *status) error {
 	})
 	s.Namespaces = s.Namespaces[:min(len(s.Namespaces), c.Top)]
 
-	s.Nodes, err = rowsOf[nodeRow](ctx, tx, "nodes", `
-		select n.node, n.live, n.heartbeat_at, n.shards, n.paused, n.in_flight_bytes, n.last_claim_at, n.last_claimed
-		from outbox.nodes as n order by n.live desc, n.node limit $1::int`, listRows)
-	if err != nil {
+	if s.nodes, err = readNodes(ctx, tx, listRows); err != nil {
 		return err
 	}
 	s.Pauses, err = rowsOf[pauseRow](ctx, tx, "pauses", `

@@ -60,22 +60,22 @@ func (s status) printNodes(a *app) error {
 	}
 	t := newTable(a.stdout, "NODE", "STATE", "SHARDS", "IN FLIGHT", "LAST CLAIM", "ROWS")
 	for _, n := range s.Nodes {
-		state := "not running, or run by cron" // claims are all there is of it
-		switch {
-		case n.Live && n.Paused != nil:
-			state = "paused: " + *n.Paused
-		case n.Live:
-			state = "live"
-		case n.HeartbeatAt != nil:
+		state := n.state()
+		if n.HeartbeatAt != nil && !n.Live {
 			state = "silent since " + timeText(*n.HeartbeatAt)
 		}
-		inFlight := ""
-		if n.InFlight != nil {
-			inFlight = plural(*n.InFlight, "byte")
-		}
-		t.row(n.Node, state, shards.Format(n.Shards), inFlight, n.LastClaimAt, n.LastClaimed)
+		t.row(n.Node, state, shards.Format(n.Shards), n.inFlight(), n.LastClaimAt, n.LastClaimed)
 	}
-	return s.end(a, t, len(s.Nodes))
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if err := printCut(a, len(s.Nodes), listRows); err != nil {
+		return err
+	}
+	if err := s.printOwners(a, s.Shards); err != nil {
+		return err
+	}
+	return a.printf("")
 }
 
 func (s status) printPauses(a *app) error {

@@ -1,4 +1,4 @@
-// Package shards reads and writes lists of shards: "0-7,12".
+// Package shards reads and writes which shards are meant: "0-7,12", "all", "auto".
 package shards
 
 import (
@@ -44,7 +44,7 @@ func number(text string) (int32, error) {
 	text = strings.TrimSpace(text)
 	n, err := strconv.ParseUint(text, 10, 31)
 	if err != nil {
-		return 0, fmt.Errorf("%q is not a number; write 0-7,12", text)
+		return 0, fmt.Errorf("%q is not a number; write auto, all, or a list such as 0-7,12", text)
 	}
 	if n >= Max {
 		return 0, fmt.Errorf("%d is outside 0 to %d", n, Max-1)
@@ -76,15 +76,23 @@ func Format(shards []int32) string {
 	return b.String()
 }
 
-// List is a list of shards as a flag; nil where it was not given.
-type List []int32
+// Choice is which shards to work on, as a flag: auto, all, or a list. The zero value is
+// all.
+type Choice struct {
+	Auto bool    // those that the outbox gives
+	List []int32 // these; nil: all, unless Auto
+}
 
-// UnmarshalText reads what [Parse] reads.
-func (l *List) UnmarshalText(text []byte) error {
-	all, err := Parse(string(text))
-	if err != nil {
-		return err
+// UnmarshalText reads auto, all, or what [Parse] reads.
+func (c *Choice) UnmarshalText(text []byte) (err error) {
+	switch word := strings.TrimSpace(string(text)); word {
+	case "auto":
+		*c = Choice{Auto: true}
+	case "all":
+		*c = Choice{}
+	default:
+		c.Auto = false
+		c.List, err = Parse(word)
 	}
-	*l = all
-	return nil
+	return err
 }

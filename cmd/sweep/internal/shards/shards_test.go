@@ -62,6 +62,23 @@ func TestFormat(t *testing.T) {
 	}
 }
 
+func TestChoice(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]shards.Choice{
+		"auto": {Auto: true}, " all ": {}, "3,1-2": {List: []int32{1, 2, 3}},
+	} {
+		got := shards.Choice{Auto: true, List: []int32{9}} // what a default may have left
+		if err := got.UnmarshalText([]byte(text)); err != nil || got.Auto != want.Auto || !slices.Equal(got.List, want.List) {
+			t.Errorf("%q is read as %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "Auto", "auto,1", "none"} {
+		if err := new(shards.Choice).UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q is read as shards", text)
+		}
+	}
+}
+
 // Whatever Parse takes is sorted, without repeats, in bounds, and comes back from
 // Format unchanged.
 func FuzzParse(f *testing.F) {

@@ -1,0 +1,72 @@
+package integration
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The nodes as an operator sees them: live, on standby, paused, silent, two under one
+// name; what nobody owns is named.
+func TestCLINodes(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	if got := sweep(t, db.DSN, "nodes"); got != "unowned shards: all; no live node has any, only 'sweep once' claims from them\n" {
+		t.Errorf("without nodes: %q", got)
+	}
+	put(t, db.Pool, "n", "q", "k")
+	claimOne(t, db.Pool, "psql\x1b")
+	run(t, db.Pool, "select outbox.heartbeat('fixed', '{3,0,1,2,8}', 'high watermark', 77, 'host pid 1')")
+	run(t, db.Pool, "select outbox.heartbeat('silent', '{4}')")
+	run(t, db.Pool, "update outbox.node set heartbeat_at = heartbeat_at - interval '90 s' where node = 'silent'")
+	role := db.Role(t)
+	run(t, db.Pool, "select outbox.grant_operator($1)", role.Name)
+
+	check := func(want string, lines ...string) {
+		t.Helper()
+		got := sweep(t, role.DSN, "nodes")
+		for _, line := range lines {
+			if !regexp.MustCompile(`(?m)^` + line + `$`).MatchString(got) {
+				t.Errorf("nodes lacks a line like %q:\n%s", line, got)
+			}
+		}
+		for _, text := range []string{got, sweep(t, role.DSN, "status")} {
+			if !strings.Contains(text, want+"\n") || strings.Contains(text, "\x1b") {
+				t.Errorf("want the line %q, and no control character:\n%s", want, text)
+			}
+		}
+	}
+	check("unowned shards: 4-7,9-15; only 'sweep once' claims from them until a node has them",
+		`NODE +STATE +SHARDS +KIND +HEARTBEAT +IN FLIGHT +LAST CLAIM +ROWS`,
+		`fixed +paused: high watermark +0-3,8 +fixed +\d+s ago +77 bytes`,
+		`silent +lapsed +4 +fixed +1m3\ds ago +0 bytes`,
+		`psql\\x1b +not running, or run by cron +\d+s ago +1`)
+	run(t, db.Pool, "select outbox.heartbeat('auto')")
+	run(t, db.Pool, "select outbox.heartbeat('rest', array(select generate_series(4, 15)))")
+	check("unowned shards: none", `auto +standby: no shard is left for it +auto +\d+s ago +0 bytes`)
+	run(t, db.Pool, "select outbox.leave('rest'), outbox.heartbeat('auto', process => 'a pid 1'), outbox.heartbeat('auto', process => 'b pid 2'), outbox.heartbeat('auto', process => 'a pid 1')")
+	check(`Two processes use the name "auto": a pid 1, b pid 2. Give each a name of its own.`, `auto +live +4-7,9-15 +auto +\d+s ago +0 bytes`)
+
+	type nodes struct {
+		Count   int   `json:"shard_count"`
+		Unowned []int `json:"unowned_shards"`
+		Nodes   []struct {
+			Node       string
+			Live, Auto bool
+			Shards     []int
+			Processes  []string
+			Paused     *string
+		}
+	}
+	n := fromJSON[nodes](t, sweep(t, role.DSN, "nodes", "--json"))
+	if n.Count != 16 || n.Unowned == nil || len(n.Unowned) != 0 || len(n.Nodes) != 4 || !n.Nodes[0].Auto || len(n.Nodes[0].Processes) != 2 ||
+		len(n.Nodes[0].Shards) != 11 || n.Nodes[1].Paused == nil || n.Nodes[1].Auto || n.Nodes[2].Live {
+		t.Errorf("%+v", n)
+	}
+	sweep(t, role.DSN, "explain", "--node", "auto", "--shards", "auto")
+	sweepFails(t, role.DSN, 1, []string{"explain", "--node", "silent", "--shards", "auto"}, `no live node "silent"`, "sweep nodes")
+	sweepFails(t, role.DSN, 2, []string{"once", "--sink", "stdout", "--shards", "auto"}, "--shards auto is for run")
+	if got := sweep(t, role.DSN, "why", "k"); !strings.Contains(got, "claimed by") {
+		t.Errorf("why: %s", got)
+	}
+}
