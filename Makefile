@@ -55,10 +55,10 @@ fuzz: postgres ## Fuzz everything that parses, FUZZTIME (30s) each; PACKAGE=./cm
 
 .PHONY: model
 model: ## Check the model of the claim protocol in docs/model, and that it finds planted faults
-	@command -v spin >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-		echo "installing the model checker: apt-get install spin" && apt-get update -qq && \
-		DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends spin >/dev/null 2>&1; } || \
-		{ echo "make model needs spin (https://spinroot.com): apt-get install spin"; exit 1; }
+	@{ command -v spin && command -v cc; } >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		echo "installing the model checker: apt-get install spin gcc libc6-dev" && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends spin gcc libc6-dev >/dev/null 2>&1; } || \
+		{ echo "make model needs spin (https://spinroot.com) and a C compiler: apt-get install spin gcc libc6-dev"; exit 1; }
 	@docs/model/check
 
 .PHONY: bench
