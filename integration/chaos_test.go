@@ -60,7 +60,8 @@ type sweepProcess struct {
 	done chan struct{} // closed when it has ended
 }
 
-// node starts a node that connects as dsn says. It is killed when the test ends.
+// node starts a node that connects as dsn says, and has all shards: two share the work, and
+// none waits for another to lapse. It is killed when the test ends.
 func (b *badDay) node(name, dsn string, args ...string) *sweepProcess {
 	b.t.Helper()
 	return b.nodeOf(sweepBinary(b.t), name, dsn, nil, args...)
@@ -71,7 +72,7 @@ func (b *badDay) nodeOf(binary, name, dsn string, env []string, args ...string) 
 	b.t.Helper()
 	p := &sweepProcess{name: name, log: &lockedBuffer{}, done: make(chan struct{})}
 	p.cmd = sweepCall{dsn: dsn, env: env, args: append([]string{
-		"run", "--node", name, "--sink", b.hooks.server.URL + "/" + name, "--tick", "50ms", "--min-pause", "50ms", "--drain-timeout", "10s",
+		"run", "--node", name, "--sink", b.hooks.server.URL + "/" + name, "--tick", "50ms", "--min-pause", "50ms", "--drain-timeout", "10s", "--shards", "0-15",
 	}, args...)}.start(b.t)
 	p.cmd.Path = binary
 	p.cmd.Stderr = io.MultiWriter(p.log, b.t.Output())
