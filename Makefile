@@ -12,8 +12,8 @@ RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 # Not cached: a test's result hangs on the PostgreSQL that it finds as well.
 GOTEST := go test -count=1 -p 2 -timeout 15m $(RACE)
 
-# The majors that `make matrix` runs, such as MAJORS="15 17 18".
-MAJORS ?= 17
+# The majors that `make matrix` runs.
+MAJORS ?= 15 17 18
 
 .PHONY: help
 help: ## List the targets
@@ -36,7 +36,7 @@ test: postgres pgbouncer ## Run all tests, those against a real PostgreSQL inclu
 	$(GOTEST) ./...
 
 .PHONY: matrix
-matrix: ## Run all tests against PostgreSQL in containers; MAJORS="15 17 18" says which
+matrix: ## Run all tests against PostgreSQL in containers, 15, 17 and 18; MAJORS=17 for one
 	@set -e; for major in $(MAJORS); do \
 		docker image inspect fairclaim-postgres:$$major >/dev/null 2>&1 || \
 			docker image inspect postgres:$$major >/dev/null 2>&1 || \
