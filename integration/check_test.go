@@ -220,6 +220,10 @@ func plants() map[string]plant {
 				"rights schema outbox: pg_monitor may create",
 			},
 		},
+		"a claimed message that a node has passed over": {
+			sql:  "update outbox.walk set edge = 1000000 where node = 'node'",
+			want: []string{"INV-4 node node: does not count"},
+		},
 		"indexes that are gone": {
 			sql:  "drop index outbox.claimed_lease; alter table outbox.message drop constraint message_dispatch_key_key",
 			want: []string{"INV-14 index claimed_lease: is missing", "INV-3 index message_dispatch_key_key: is missing"},
@@ -234,7 +238,7 @@ func plants() map[string]plant {
 		"message_pkey": "select outbox.enqueue('n', 'q', 'k13', '')", "pending_pkey": "select outbox.enqueue('n', 'q', 'k13', '')",
 		"pending_lane": "select outbox.enqueue('n', 'q', 'k13', '')", "settled_pkey": "select outbox.cancel('{k1}')",
 		"settled_retention": "select outbox.cancel('{k1}')", "settled_failed": "select outbox.fail('{12}', '{5}')",
-		"failure_id": "select outbox.fail('{12}', '{5}')", "claimed_pkey": claimOnce, "claimed_namespace": claimOnce, "claimed_lease": claimOnce,
+		"failure_id": "select outbox.fail('{12}', '{5}')", "claimed_pkey": claimOnce, "claimed_namespace": claimOnce, "claimed_lease": claimOnce, "claimed_token": claimOnce,
 		"namespace_pkey": "insert into outbox.namespace (namespace, quota) values ('p', 300)",
 		"pause_key":      "insert into outbox.pause (namespace, since, by) values ('p', now(), 'me')",
 	} {

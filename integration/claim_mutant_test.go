@@ -95,6 +95,13 @@ func mutants() map[string]mutant {
 		"INV-4 a ceiling of all shards": {
 			"claim_walk.sql", "claim_walk.held,\n", "(claim_walk.config).shard_count,\n", mutantModel,
 		},
+		"INV-4 an edge of other shards": {
+			"claim_fair.sql", "if v_edges is null or not v_held <@ v_edges then", "if v_edges is null then",
+			mutantHammer("INV-4 any shards, any node"),
+		},
+		"INV-4 the edge passes by what is claimed": {
+			"claim_fair.sql", "c.claim_token >= v_edge and v_next", "c.claim_token > v_edge and v_next", mutantModel,
+		},
 		"INV-4 claimed rows of other shards do not count for strict": {
 			"claim_walk.sql", "(select count(*) from outbox.claimed as c where c.namespace = v_names[i])",
 			"(select count(*) from outbox.claimed as c where c.namespace = v_names[i] and c.shard = any (claim_walk.next_held))",
@@ -113,7 +120,7 @@ func mutants() map[string]mutant {
 			"claim_walk.sql", "for no key update skip locked", "", mutantHammer("INV-4 strict namespaces, shards that move"),
 		},
 		"INV-4 no quota": {
-			"claim_pick.sql", "claim_pick.headrooms[i]", "1000000", mutantAudit,
+			"claim_pick.sql", "claim_pick.headrooms[n]", "1000000", mutantAudit,
 		},
 		"INV-4 strict namespaces are not locked, seen by check": {
 			"claim_walk.sql", "for no key update skip locked", "", mutantAudit,
@@ -165,7 +172,7 @@ func mutants() map[string]mutant {
 			"claim_pick.sql", "order by p.visible_after, p.id limit", "order by p.id limit", mutantPlan,
 		},
 		"INV-14 claimed rows are counted by all": {
-			"claim_walk.sql", "from outbox.claimed as c where c.namespace = w.namespace\n", "from outbox.claimed as c where c.namespace || '' = w.namespace\n", mutantPlan,
+			"claim_walk.sql", "where c.namespace = w.namespace and c.claim_token", "where c.namespace || '' = w.namespace and c.claim_token", mutantPlan,
 		},
 		"future rows are claimed": {
 			"claim_pick.sql", "and p.visible_after <= claim_pick.now", "", mutantModel,

@@ -55,6 +55,15 @@ begin
   from worst as w;
 
   return query
+  select 'INV-4', format('node %s', w.node),
+         format('does not count message %s against the quota of its namespace: claim token %s on shard %s is below the node''s edge, %s',
+                min(c.id), min(c.claim_token), min(c.shard), w.edge),
+         'Was the sequence outbox.claim_token set back? update outbox.walk set edge = 0.'
+  from outbox.walk as w
+  join outbox.claimed as c on c.claim_token < w.edge and c.shard = any (w.edge_shards)
+  group by w.node, w.edge;
+
+  return query
   select 'INV-9', format('message %s', c.id),
          format('has claim token %s, the last one drawn is %s', c.claim_token, v_token),
          'A later claim could draw the same token. select setval(''outbox.claim_token'', (select max(claim_token) from outbox.claimed)).'

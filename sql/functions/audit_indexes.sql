@@ -20,7 +20,7 @@ begin
          'Build it as the migration does ("sweep migrate sql"), or: reindex index outbox....'
   from (values ('INV-2', 'message_pkey', true), ('INV-3', 'message_dispatch_key_key', true), ('INV-1', 'pending_pkey', true),
                ('INV-14', 'pending_lane', false), ('INV-1', 'claimed_pkey', true), ('INV-14', 'claimed_namespace', false),
-               ('INV-14', 'claimed_lease', false), ('INV-1', 'settled_pkey', true), ('INV-14', 'settled_retention', false),
+               ('INV-14', 'claimed_token', false), ('INV-14', 'claimed_lease', false), ('INV-1', 'settled_pkey', true), ('INV-14', 'settled_retention', false),
                ('INV-14', 'settled_failed', false), ('INV-14', 'failure_id', false), ('INV-4', 'namespace_pkey', true),
                ('INV-6', 'pause_key', true)) as e(guarantee, name, is_unique)
   left join pg_class as c on c.relname = e.name and c.relnamespace = 'outbox'::regnamespace
@@ -60,7 +60,10 @@ begin
     select 'claimed_pkey', (select count(*) from (select from outbox.claimed as c order by c.id offset 0) as x),
            (select count(*) from outbox.claimed as c where c.ctid >= '(0,0)')
     union all
-    select 'claimed_namespace', (select count(*) from (select from outbox.claimed as c order by c.namespace, c.shard offset 0) as x),
+    select 'claimed_namespace', (select count(*) from (select from outbox.claimed as c order by c.namespace, c.claim_token offset 0) as x),
+           (select count(*) from outbox.claimed as c where c.ctid >= '(0,0)')
+    union all
+    select 'claimed_token', (select count(*) from (select from outbox.claimed as c order by c.claim_token offset 0) as x),
            (select count(*) from outbox.claimed as c where c.ctid >= '(0,0)')
     union all
     select 'claimed_lease', (select count(*) from (select from outbox.claimed as c order by c.lease_until offset 0) as x),

@@ -32,6 +32,8 @@ declare
   v_until   timestamptz; -- the end of the lease
   v_cursor  text;        -- where the walk starts
   v_round   bigint;
+  v_edge    bigint;      -- claimed messages with older tokens need not be looked for,
+  v_edges   int[];       --   on these shards
   v_last    int;         -- the last one that had its turn
   v_walk    record;      -- the namespaces
   v_pick    record;      -- the rows, in the order of service
@@ -74,15 +76,20 @@ begin
 
   -- 3. Whom to serve. A node that has never claimed goes on where any other is, so
   -- that nodes that live for one sweep rotate too.
-  select w.namespace, w.round into v_cursor, v_round from outbox.walk as w where w.node = claim_fair.node;
+  select w.namespace, w.round, w.edge, w.edge_shards into v_cursor, v_round, v_edge, v_edges
+  from outbox.walk as w where w.node = claim_fair.node;
   if not found then
     select w.namespace, w.round into v_cursor, v_round from outbox.walk as w order by w.claimed_at desc limit 1;
   end if;
   v_cursor := coalesce(v_cursor, '');
   v_round := coalesce(v_round, 0);
+  if v_edges is null or not v_held <@ v_edges then
+    v_edges := v_held; -- other shards than it knows the edge of
+    v_edge := 0;
+  end if;
   select w.* into v_walk
   from outbox.claim_walk(claim_fair.node, v_next, cardinality(v_held), claim_fair.batch, v_cursor, v_round, v_now,
-                         null, true, v_config) as w;
+                         v_edge, null, true, v_config) as w;
 
   -- 4. Which rows.
   select p.* into v_pick
@@ -99,11 +106,20 @@ begin
     v_last := v_pick.picked[cardinality(v_pick.picked)];
   end if;
   if v_pick.ids is not null or v_walk.more then
-    insert into outbox.walk as w (node, namespace, round, claimed_at, claimed)
-    values (claim_fair.node, v_walk.namespaces[v_last], v_walk.rounds[v_last], v_now, coalesce(cardinality(v_pick.ids), 0))
+    v_token := nextval('outbox.claim_token');
+    if v_edges = v_held then
+      -- Nobody else claims on these shards before this claim ends, and then with a later
+      -- token than this one's. So the oldest one there now stays the oldest.
+      v_edge := coalesce((select c.claim_token from outbox.claimed as c
+                          where c.claim_token >= v_edge and v_next[c.shard + 1] = c.shard
+                          order by c.claim_token limit 1), v_token);
+    end if;
+    insert into outbox.walk as w (node, namespace, round, claimed_at, claimed, edge, edge_shards)
+    values (claim_fair.node, v_walk.namespaces[v_last], v_walk.rounds[v_last], v_now,
+            coalesce(cardinality(v_pick.ids), 0), v_edge, v_edges)
     on conflict on constraint walk_pkey do update
       set namespace = excluded.namespace, round = excluded.round, claimed_at = excluded.claimed_at,
-          claimed = excluded.claimed;
+          claimed = excluded.claimed, edge = excluded.edge, edge_shards = excluded.edge_shards;
   end if;
   if v_walk.idle is not null or v_pick.many is not null then
     insert into outbox.route as t (namespace, node, task_queue, served_at)
@@ -118,7 +134,6 @@ begin
   end if;
 
   -- 6. Move the rows, and return them with their cold side.
-  v_token := nextval('outbox.claim_token');
   with p as (
     delete from outbox.pending as d where d.ctid = any (v_pick.tids) returning d.*
   )

@@ -1,7 +1,7 @@
 -- requires: walk_namespaces.sql due_routes.sql node_ceiling.sql
 create or replace function outbox.claim_walk(
   node text, next_held int[], held int, batch int, walked_to text, turn bigint, now timestamptz,
-  "only" text, for_claim boolean, config outbox.config,
+  edge bigint, "only" text, for_claim boolean, config outbox.config,
   out namespaces text[], out verdicts text[], out rounds bigint[], out quotas int[], out claimed int[], out ceilings int[],
   out headrooms int[], out soles boolean[], out active int, out idle text[], out idle_at text[],
   out routes text[], out route_of int[], out width int, out wrapped boolean, out more boolean)
@@ -33,6 +33,9 @@ as $$
 -- It goes in strides, so that one statement serves many namespaces: the first is as long as
 -- it takes if all are eligible, each later one at least as long as all before. Only
 -- for_claim takes locks: those of strict namespaces.
+--
+-- On held shards, nothing is claimed with a token below edge: where a long transaction
+-- keeps dead rows, those of all older claims are not waded through.
 --
 -- No settings of its own: it runs under those of its caller, which pin the plans.
 declare
@@ -73,7 +76,9 @@ begin
     into v_count, v_names, v_wraps, v_verdicts, v_quotas, v_claimed, v_all, v_ceilings, v_soles, v_search, v_stricts,
          v_of, v_queues
     from (
-      select w.n, w.namespace, w.wrapped, w.task_queue, w.sole, q.quota, q.is_strict, c.on_held, c.on_all, q.ceiling,
+      select w.n, w.namespace, w.wrapped, w.task_queue, w.sole, q.quota, q.is_strict, c.on_held, q.ceiling,
+             case when q.is_strict
+                  then (select count(*) from outbox.claimed as c where c.namespace = w.namespace)::int end as on_all,
              case when v_all_pause
                     or v_any_pause and exists (select from outbox.pause as p
                                                where p.namespace = w.namespace and p.task_queue is null) then 'paused'
@@ -99,8 +104,8 @@ begin
                                    (claim_walk.config).shard_count) as ceiling
       ) as q
       cross join lateral (
-        select (count(*) filter (where claim_walk.next_held[c.shard + 1] = c.shard))::int as on_held, count(*)::int as on_all
-        from outbox.claimed as c where c.namespace = w.namespace
+        select (count(*) filter (where claim_walk.next_held[c.shard + 1] = c.shard))::int as on_held
+        from outbox.claimed as c where c.namespace = w.namespace and c.claim_token >= claim_walk.edge
       ) as c
       order by w.n
     ) as x;

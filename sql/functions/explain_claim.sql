@@ -69,7 +69,7 @@ begin
   for v_row in
     with walk as materialized (
       select w.* from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), explain_claim.batch,
-                                        v_to, v_turn, v_now, null, false, v_config) as w
+                                        v_to, v_turn, v_now, 0, null, false, v_config) as w
     ), pick as materialized (
       select x.i, count(*) filter (where x.pass = 1) as pass1, count(*) filter (where x.pass = 2) as pass2
       from walk as w
@@ -85,7 +85,7 @@ begin
                          as v(namespace, verdict, quota, claimed, ceiling, i)
       union all -- the one asked for, if the walk ends before it
       select o.namespaces[1], o.verdicts[1], o.quotas[1], o.claimed[1], o.ceilings[1], 0
-      from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), 1, v_to, v_turn, v_now,
+      from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), 1, v_to, v_turn, v_now, 0,
                              explain_claim."only", false, v_config) as o
       where explain_claim."only" is not null
         and explain_claim."only" <> all (select unnest(w.namespaces) from walk as w)

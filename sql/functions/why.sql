@@ -47,7 +47,7 @@ begin
     shard := v_pending.shard;
     v_next := outbox.next_held(array(select generate_series(0, v_config.shard_count - 1)), v_config.shard_count);
     select outbox.hold_reason(w.namespaces[1], w.verdicts[1], w.claimed[1], w.ceilings[1], w.quotas[1], v_next, v_now) into v_hold
-    from outbox.claim_walk('', v_next, v_config.shard_count, 1, '', 0, v_now, v_pending.namespace, false, v_config) as w
+    from outbox.claim_walk('', v_next, v_config.shard_count, 1, '', 0, v_now, 0, v_pending.namespace, false, v_config) as w
     where w.verdicts[1] in ('paused', 'ceiling');
     v_hold := nullif(concat_ws('; ', v_hold,
       (select outbox.pause_text(p, v_now) from outbox.pause as p

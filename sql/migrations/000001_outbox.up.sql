@@ -142,7 +142,8 @@ create table outbox.claimed (
   task_queue    text        collate "C" not null,
   claimed_by    text        collate "C" not null
 );
-create index claimed_namespace on outbox.claimed (namespace, shard);
+create index claimed_namespace on outbox.claimed (namespace, claim_token) include (shard);
+create index claimed_token on outbox.claimed (claim_token) include (shard);
 create index claimed_lease on outbox.claimed (lease_until);
 
 create table outbox.settled (
@@ -232,10 +233,13 @@ create table outbox.walk (
   namespace  text        collate "C" not null,
   round      bigint      not null,
   claimed_at timestamptz not null,
-  claimed    int         not null
+  claimed    int         not null,
+  edge        bigint     not null default 0,
+  edge_shards int[]      not null default '{}'
 ) with (fillfactor = 50);
 comment on column outbox.walk.namespace is 'The next walk starts behind this one';
 comment on column outbox.walk.round is 'How often the walk came past the last namespace';
+comment on column outbox.walk.edge is 'No message on edge_shards is claimed with a token below this one, nor will be';
 
 -- The route at which a node's next pick in a namespace goes on; only for
 -- namespaces where that makes a difference.

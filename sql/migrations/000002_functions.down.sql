@@ -140,7 +140,7 @@ drop function outbox.node_lock(node text);
 drop function outbox.claim_pick(node text, namespaces text[], rounds bigint[], headrooms int[], soles boolean[], active int, routes text[], route_of int[], width int, held int[], next_held int[], batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config, out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[], out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[]);
 
 -- dropped: sql/functions/claim_walk.sql
-drop function outbox.claim_walk(node text, next_held int[], held int, batch int, walked_to text, turn bigint, now timestamptz, "only" text, for_claim boolean, config outbox.config, out namespaces text[], out verdicts text[], out rounds bigint[], out quotas int[], out claimed int[], out ceilings int[], out headrooms int[], out soles boolean[], out active int, out idle text[], out idle_at text[], out routes text[], out route_of int[], out width int, out wrapped boolean, out more boolean);
+drop function outbox.claim_walk(node text, next_held int[], held int, batch int, walked_to text, turn bigint, now timestamptz, edge bigint, "only" text, for_claim boolean, config outbox.config, out namespaces text[], out verdicts text[], out rounds bigint[], out quotas int[], out claimed int[], out ceilings int[], out headrooms int[], out soles boolean[], out active int, out idle text[], out idle_at text[], out routes text[], out route_of int[], out width int, out wrapped boolean, out more boolean);
 
 -- dropped: sql/functions/node_ceiling.sql
 drop function outbox.node_ceiling(quota int, owned int, total int);

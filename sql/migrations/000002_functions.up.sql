@@ -71,6 +71,15 @@ begin
   from worst as w;
 
   return query
+  select 'INV-4', format('node %s', w.node),
+         format('does not count message %s against the quota of its namespace: claim token %s on shard %s is below the node''s edge, %s',
+                min(c.id), min(c.claim_token), min(c.shard), w.edge),
+         'Was the sequence outbox.claim_token set back? update outbox.walk set edge = 0.'
+  from outbox.walk as w
+  join outbox.claimed as c on c.claim_token < w.edge and c.shard = any (w.edge_shards)
+  group by w.node, w.edge;
+
+  return query
   select 'INV-9', format('message %s', c.id),
          format('has claim token %s, the last one drawn is %s', c.claim_token, v_token),
          'A later claim could draw the same token. select setval(''outbox.claim_token'', (select max(claim_token) from outbox.claimed)).'
@@ -123,7 +132,7 @@ begin
          'Build it as the migration does ("sweep migrate sql"), or: reindex index outbox....'
   from (values ('INV-2', 'message_pkey', true), ('INV-3', 'message_dispatch_key_key', true), ('INV-1', 'pending_pkey', true),
                ('INV-14', 'pending_lane', false), ('INV-1', 'claimed_pkey', true), ('INV-14', 'claimed_namespace', false),
-               ('INV-14', 'claimed_lease', false), ('INV-1', 'settled_pkey', true), ('INV-14', 'settled_retention', false),
+               ('INV-14', 'claimed_token', false), ('INV-14', 'claimed_lease', false), ('INV-1', 'settled_pkey', true), ('INV-14', 'settled_retention', false),
                ('INV-14', 'settled_failed', false), ('INV-14', 'failure_id', false), ('INV-4', 'namespace_pkey', true),
                ('INV-6', 'pause_key', true)) as e(guarantee, name, is_unique)
   left join pg_class as c on c.relname = e.name and c.relnamespace = 'outbox'::regnamespace
@@ -163,7 +172,10 @@ begin
     select 'claimed_pkey', (select count(*) from (select from outbox.claimed as c order by c.id offset 0) as x),
            (select count(*) from outbox.claimed as c where c.ctid >= '(0,0)')
     union all
-    select 'claimed_namespace', (select count(*) from (select from outbox.claimed as c order by c.namespace, c.shard offset 0) as x),
+    select 'claimed_namespace', (select count(*) from (select from outbox.claimed as c order by c.namespace, c.claim_token offset 0) as x),
+           (select count(*) from outbox.claimed as c where c.ctid >= '(0,0)')
+    union all
+    select 'claimed_token', (select count(*) from (select from outbox.claimed as c order by c.claim_token offset 0) as x),
            (select count(*) from outbox.claimed as c where c.ctid >= '(0,0)')
     union all
     select 'claimed_lease', (select count(*) from (select from outbox.claimed as c order by c.lease_until offset 0) as x),
@@ -860,7 +872,7 @@ revoke all on function outbox.node_ceiling from public;
 -- requires: walk_namespaces.sql due_routes.sql node_ceiling.sql
 create or replace function outbox.claim_walk(
   node text, next_held int[], held int, batch int, walked_to text, turn bigint, now timestamptz,
-  "only" text, for_claim boolean, config outbox.config,
+  edge bigint, "only" text, for_claim boolean, config outbox.config,
   out namespaces text[], out verdicts text[], out rounds bigint[], out quotas int[], out claimed int[], out ceilings int[],
   out headrooms int[], out soles boolean[], out active int, out idle text[], out idle_at text[],
   out routes text[], out route_of int[], out width int, out wrapped boolean, out more boolean)
@@ -892,6 +904,9 @@ as $$
 -- It goes in strides, so that one statement serves many namespaces: the first is as long as
 -- it takes if all are eligible, each later one at least as long as all before. Only
 -- for_claim takes locks: those of strict namespaces.
+--
+-- On held shards, nothing is claimed with a token below edge: where a long transaction
+-- keeps dead rows, those of all older claims are not waded through.
 --
 -- No settings of its own: it runs under those of its caller, which pin the plans.
 declare
@@ -932,7 +947,9 @@ begin
     into v_count, v_names, v_wraps, v_verdicts, v_quotas, v_claimed, v_all, v_ceilings, v_soles, v_search, v_stricts,
          v_of, v_queues
     from (
-      select w.n, w.namespace, w.wrapped, w.task_queue, w.sole, q.quota, q.is_strict, c.on_held, c.on_all, q.ceiling,
+      select w.n, w.namespace, w.wrapped, w.task_queue, w.sole, q.quota, q.is_strict, c.on_held, q.ceiling,
+             case when q.is_strict
+                  then (select count(*) from outbox.claimed as c where c.namespace = w.namespace)::int end as on_all,
              case when v_all_pause
                     or v_any_pause and exists (select from outbox.pause as p
                                                where p.namespace = w.namespace and p.task_queue is null) then 'paused'
@@ -958,8 +975,8 @@ begin
                                    (claim_walk.config).shard_count) as ceiling
       ) as q
       cross join lateral (
-        select (count(*) filter (where claim_walk.next_held[c.shard + 1] = c.shard))::int as on_held, count(*)::int as on_all
-        from outbox.claimed as c where c.namespace = w.namespace
+        select (count(*) filter (where claim_walk.next_held[c.shard + 1] = c.shard))::int as on_held
+        from outbox.claimed as c where c.namespace = w.namespace and c.claim_token >= claim_walk.edge
       ) as c
       order by w.n
     ) as x;
@@ -1381,6 +1398,8 @@ declare
   v_until   timestamptz; -- the end of the lease
   v_cursor  text;        -- where the walk starts
   v_round   bigint;
+  v_edge    bigint;      -- claimed messages with older tokens need not be looked for,
+  v_edges   int[];       --   on these shards
   v_last    int;         -- the last one that had its turn
   v_walk    record;      -- the namespaces
   v_pick    record;      -- the rows, in the order of service
@@ -1423,15 +1442,20 @@ begin
 
   -- 3. Whom to serve. A node that has never claimed goes on where any other is, so
   -- that nodes that live for one sweep rotate too.
-  select w.namespace, w.round into v_cursor, v_round from outbox.walk as w where w.node = claim_fair.node;
+  select w.namespace, w.round, w.edge, w.edge_shards into v_cursor, v_round, v_edge, v_edges
+  from outbox.walk as w where w.node = claim_fair.node;
   if not found then
     select w.namespace, w.round into v_cursor, v_round from outbox.walk as w order by w.claimed_at desc limit 1;
   end if;
   v_cursor := coalesce(v_cursor, '');
   v_round := coalesce(v_round, 0);
+  if v_edges is null or not v_held <@ v_edges then
+    v_edges := v_held; -- other shards than it knows the edge of
+    v_edge := 0;
+  end if;
   select w.* into v_walk
   from outbox.claim_walk(claim_fair.node, v_next, cardinality(v_held), claim_fair.batch, v_cursor, v_round, v_now,
-                         null, true, v_config) as w;
+                         v_edge, null, true, v_config) as w;
 
   -- 4. Which rows.
   select p.* into v_pick
@@ -1448,11 +1472,20 @@ begin
     v_last := v_pick.picked[cardinality(v_pick.picked)];
   end if;
   if v_pick.ids is not null or v_walk.more then
-    insert into outbox.walk as w (node, namespace, round, claimed_at, claimed)
-    values (claim_fair.node, v_walk.namespaces[v_last], v_walk.rounds[v_last], v_now, coalesce(cardinality(v_pick.ids), 0))
+    v_token := nextval('outbox.claim_token');
+    if v_edges = v_held then
+      -- Nobody else claims on these shards before this claim ends, and then with a later
+      -- token than this one's. So the oldest one there now stays the oldest.
+      v_edge := coalesce((select c.claim_token from outbox.claimed as c
+                          where c.claim_token >= v_edge and v_next[c.shard + 1] = c.shard
+                          order by c.claim_token limit 1), v_token);
+    end if;
+    insert into outbox.walk as w (node, namespace, round, claimed_at, claimed, edge, edge_shards)
+    values (claim_fair.node, v_walk.namespaces[v_last], v_walk.rounds[v_last], v_now,
+            coalesce(cardinality(v_pick.ids), 0), v_edge, v_edges)
     on conflict on constraint walk_pkey do update
       set namespace = excluded.namespace, round = excluded.round, claimed_at = excluded.claimed_at,
-          claimed = excluded.claimed;
+          claimed = excluded.claimed, edge = excluded.edge, edge_shards = excluded.edge_shards;
   end if;
   if v_walk.idle is not null or v_pick.many is not null then
     insert into outbox.route as t (namespace, node, task_queue, served_at)
@@ -1467,7 +1500,6 @@ begin
   end if;
 
   -- 6. Move the rows, and return them with their cold side.
-  v_token := nextval('outbox.claim_token');
   with p as (
     delete from outbox.pending as d where d.ctid = any (v_pick.tids) returning d.*
   )
@@ -2141,7 +2173,7 @@ begin
   for v_row in
     with walk as materialized (
       select w.* from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), explain_claim.batch,
-                                        v_to, v_turn, v_now, null, false, v_config) as w
+                                        v_to, v_turn, v_now, 0, null, false, v_config) as w
     ), pick as materialized (
       select x.i, count(*) filter (where x.pass = 1) as pass1, count(*) filter (where x.pass = 2) as pass2
       from walk as w
@@ -2157,7 +2189,7 @@ begin
                          as v(namespace, verdict, quota, claimed, ceiling, i)
       union all -- the one asked for, if the walk ends before it
       select o.namespaces[1], o.verdicts[1], o.quotas[1], o.claimed[1], o.ceilings[1], 0
-      from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), 1, v_to, v_turn, v_now,
+      from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), 1, v_to, v_turn, v_now, 0,
                              explain_claim."only", false, v_config) as o
       where explain_claim."only" is not null
         and explain_claim."only" <> all (select unnest(w.namespaces) from walk as w)
@@ -2996,7 +3028,7 @@ begin
     shard := v_pending.shard;
     v_next := outbox.next_held(array(select generate_series(0, v_config.shard_count - 1)), v_config.shard_count);
     select outbox.hold_reason(w.namespaces[1], w.verdicts[1], w.claimed[1], w.ceilings[1], w.quotas[1], v_next, v_now) into v_hold
-    from outbox.claim_walk('', v_next, v_config.shard_count, 1, '', 0, v_now, v_pending.namespace, false, v_config) as w
+    from outbox.claim_walk('', v_next, v_config.shard_count, 1, '', 0, v_now, 0, v_pending.namespace, false, v_config) as w
     where w.verdicts[1] in ('paused', 'ceiling');
     v_hold := nullif(concat_ws('; ', v_hold,
       (select outbox.pause_text(p, v_now) from outbox.pause as p
