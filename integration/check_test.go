@@ -198,7 +198,7 @@ func plants() map[string]plant {
 			want: []string{"INV-4 trigger config_guard on outbox.config: is disabled", "INV-4 trigger former_quota on outbox.namespace: is missing"},
 		},
 		"a node of nowhere": {
-			sql: "select outbox.heartbeat('node', '{3,16}')", want: []string{"INV-5 node 'node': names shards that do not exist: 16, of 0 to 15"},
+			sql: "update outbox.node set shards = '{3,16}' where node = 'node'", want: []string{"INV-5 node 'node': names shards that do not exist: 16, of 0 to 15"},
 		},
 		"functions": {
 			sql: "grant execute on function outbox.claim_pick to public; alter function outbox.claim_fair reset search_path; " +

@@ -172,7 +172,7 @@ func mutants() map[string]mutant {
 			"claim_pick.sql", "order by p.visible_after, p.id limit", "order by p.id limit", mutantPlan,
 		},
 		"INV-14 claimed rows are counted by all": {
-			"claim_walk.sql", "where c.namespace = w.namespace and c.claim_token", "where c.namespace || '' = w.namespace and c.claim_token", mutantPlan,
+			"claim_walk.sql", "(c.namespace, c.claim_token)", "(c.namespace || '', c.claim_token)", mutantPlan,
 		},
 		"future rows are claimed": {
 			"claim_pick.sql", "and p.visible_after <= claim_pick.now", "", mutantModel,

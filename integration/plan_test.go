@@ -36,7 +36,7 @@ type planStatement struct {
 // planTables are those that grow with the traffic, and the indexes that a claim reads
 // them by.
 var planTables = map[string][]string{
-	"pending": {"pending_lane"}, "claimed": {"claimed_namespace"}, "message": {"message_pkey"}, "namespace": {"namespace_pkey"},
+	"pending": {"pending_lane"}, "claimed": {"claimed_namespace", "claimed_token"}, "message": {"message_pkey"}, "namespace": {"namespace_pkey"},
 	"settled": nil, "failure": nil,
 }
 

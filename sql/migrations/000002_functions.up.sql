@@ -976,7 +976,9 @@ begin
       ) as q
       cross join lateral (
         select (count(*) filter (where claim_walk.next_held[c.shard + 1] = c.shard))::int as on_held
-        from outbox.claimed as c where c.namespace = w.namespace and c.claim_token >= claim_walk.edge
+        from outbox.claimed as c -- bounds of pairs, for no other index to come into question
+        where (c.namespace, c.claim_token) >= (w.namespace, claim_walk.edge)
+          and (c.namespace, c.claim_token) <= (w.namespace, 9223372036854775807)
       ) as c
       order by w.n
     ) as x;
