@@ -88,8 +88,20 @@ func TestHeartbeatInstants(t *testing.T) {
 	if !one[bool](t, conn, "select again_in = interval '30 s' from outbox.heartbeat('n1')") {
 		t.Error("again_in of a lone node is not the lapse")
 	}
-	_, err := beginAt(t, conn, pgx.RepeatableRead).Exec(t.Context(), "select outbox.heartbeat('n1')")
-	wantError(t, err, "OB002", "isolation")
+}
+
+// A heartbeat under a stricter isolation counts, and leaves it to others to share out.
+func TestHeartbeatIsolation(t *testing.T) {
+	t.Parallel()
+	conn := pg.New(t).Connect(t)
+	tx := beginAt(t, conn, pgx.RepeatableRead)
+	if !one[bool](t, tx, "select owned = '{}' and again_in = '0' from outbox.heartbeat('n1')") {
+		t.Error("a heartbeat under repeatable read has shared shards out")
+	}
+	commit(t, tx)
+	if n := one[int](t, conn, "select cardinality(owned) from outbox.heartbeat('n2')"); n != 8 {
+		t.Errorf("the next node owns %d shards of 16, beside one that lives", n)
+	}
 }
 
 // A node that starts again under its name goes on with its shards; one that stops leaves

@@ -27,7 +27,7 @@ type nodeFlags struct {
 	Low      float64       `default:"0.5" help:"Share of the budget down to which it drains before claiming resumes (default ${default})."`
 	MinPause time.Duration `default:"500ms" help:"Shortest pause (default ${default})."`
 	Slots    int           `default:"64" help:"Deliveries at a time, for each sink (default ${default})."`
-	Share    float64       `default:"0.5" help:"Part of a sink's slots, and of the bytes that --low leaves, that deliveries of one namespace can hold (default ${default})."`
+	Share    float64       `default:"0.5" help:"Part of a sink's slots, and of the low watermark's bytes, that deliveries of one namespace can hold (default ${default})."`
 
 	DeliveryTimeout time.Duration `default:"30s" help:"Longest delivery; a claim's lease is extended that long (default ${default})."`
 	DrainTimeout    time.Duration `default:"30s" help:"How long a stop waits for what is in flight (default ${default})."`

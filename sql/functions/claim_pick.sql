@@ -6,6 +6,7 @@ create or replace function outbox.claim_pick(
   out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[],
   out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[])
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 -- The second half of a claim's plan: which rows, out of the namespaces that claim_walk has
 -- come to (its arguments are what that returns). One row of arrays: a row's id, place, shard,
@@ -28,8 +29,8 @@ as $$
 -- the claims can pass one over. many names the namespaces served that have several
 -- routes, many_at the route of each that came last: the next pick starts behind it.
 --
--- for_claim locks the rows it returns; rows that others have locked do not count. It runs
--- under the settings of its caller, as claim_walk does.
+-- for_claim locks the rows it returns; rows that others have locked do not count. Like
+-- claim_walk it runs under the settings of its caller.
 declare
   v_slice  int := (claim_pick.batch - 1) / claim_pick.active + 1;
   v_count  int := cardinality(claim_pick.namespaces);

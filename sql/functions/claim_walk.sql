@@ -6,6 +6,7 @@ create or replace function outbox.claim_walk(
   out headrooms int[], out soles boolean[], out active int, out idle text[], out idle_at text[],
   out routes text[], out route_of int[], out width int, out wrapped boolean, out more boolean)
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 -- The first half of a claim's plan: whom to serve. Visits namespaces from behind
 -- walked_to on, once around, until batch of them are eligible (more are never
@@ -37,7 +38,7 @@ as $$
 -- On held shards, nothing is claimed with a token below edge: where a long transaction
 -- keeps dead rows, those of all older claims are not waded through.
 --
--- No settings of its own: it runs under those of its caller, which pin the plans.
+-- It runs under the settings of its caller, which pin the plans.
 declare
   v_any_pause boolean := exists (select from outbox.pause);
   v_all_pause boolean := exists (select from outbox.pause as p where p.namespace is null and p.task_queue is null);

@@ -9,8 +9,8 @@ as $$
 -- Gives the shards to the live nodes that take what they are given: evenly, so that their
 -- counts differ by at most one, moving as few as that allows. The shards that live nodes
 -- name as theirs are left to those. Where all is well already, as it mostly is, it finds
--- that out without a lock. False: not now, another session is at it or the snapshot is too old; the next heartbeat
--- makes up for it.
+-- that out without a lock. False: not now, another session is at it or the snapshot may be
+-- old; the next heartbeat makes up for it.
 --
 -- A node keeps what it has, up to its part; the parts that are larger by one go to those
 -- that have most. So no shard moves that could have stayed.

@@ -877,6 +877,7 @@ create or replace function outbox.claim_walk(
   out headrooms int[], out soles boolean[], out active int, out idle text[], out idle_at text[],
   out routes text[], out route_of int[], out width int, out wrapped boolean, out more boolean)
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 -- The first half of a claim's plan: whom to serve. Visits namespaces from behind
 -- walked_to on, once around, until batch of them are eligible (more are never
@@ -908,7 +909,7 @@ as $$
 -- On held shards, nothing is claimed with a token below edge: where a long transaction
 -- keeps dead rows, those of all older claims are not waded through.
 --
--- No settings of its own: it runs under those of its caller, which pin the plans.
+-- It runs under the settings of its caller, which pin the plans.
 declare
   v_any_pause boolean := exists (select from outbox.pause);
   v_all_pause boolean := exists (select from outbox.pause as p where p.namespace is null and p.task_queue is null);
@@ -1079,6 +1080,7 @@ create or replace function outbox.claim_pick(
   out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[],
   out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[])
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 -- The second half of a claim's plan: which rows, out of the namespaces that claim_walk has
 -- come to (its arguments are what that returns). One row of arrays: a row's id, place, shard,
@@ -1101,8 +1103,8 @@ as $$
 -- the claims can pass one over. many names the namespaces served that have several
 -- routes, many_at the route of each that came last: the next pick starts behind it.
 --
--- for_claim locks the rows it returns; rows that others have locked do not count. It runs
--- under the settings of its caller, as claim_walk does.
+-- for_claim locks the rows it returns; rows that others have locked do not count. Like
+-- claim_walk it runs under the settings of its caller.
 declare
   v_slice  int := (claim_pick.batch - 1) / claim_pick.active + 1;
   v_count  int := cardinality(claim_pick.namespaces);
@@ -2394,8 +2396,8 @@ as $$
 -- Gives the shards to the live nodes that take what they are given: evenly, so that their
 -- counts differ by at most one, moving as few as that allows. The shards that live nodes
 -- name as theirs are left to those. Where all is well already, as it mostly is, it finds
--- that out without a lock. False: not now, another session is at it or the snapshot is too old; the next heartbeat
--- makes up for it.
+-- that out without a lock. False: not now, another session is at it or the snapshot may be
+-- old; the next heartbeat makes up for it.
 --
 -- A node keeps what it has, up to its part; the parts that are larger by one go to those
 -- that have most. So no shard moves that could have stayed.
@@ -2491,17 +2493,14 @@ as $$
 -- Call again within a third of the lapse, and after again_in where that is sooner: then
 -- another node's heartbeat lapses unless it is heard of, and its shards are given away.
 -- process tells apart two processes under one name, which is harmless but no use: they
--- own the same shards. shared_name says that there are two.
+-- own the same shards. shared_name says that there are two. In a transaction above read
+-- committed, whose snapshot may be old, it says that the node lives, and shares nothing out.
 declare
   v_now   timestamptz;
   v_lapse interval;
   v_wrong int;
   v_total int;
 begin
-  if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-    raise exception 'outbox.heartbeat: the transaction''s isolation is %', current_setting('transaction_isolation')
-      using errcode = 'OB002', hint = 'Call it in a transaction that begins with: begin isolation level read committed.';
-  end if;
   perform outbox.check_key('heartbeat', 'node', heartbeat.node);
   select c.node_lapse, c.shard_count into strict v_lapse, v_total from outbox.config as c;
   if array_position(heartbeat.shards, null) is not null then
