@@ -956,7 +956,11 @@ begin
                                                where p.namespace = w.namespace and p.task_queue is null) then 'paused'
                   when c.on_held >= q.ceiling then 'ceiling'
                   when w.sole and w.head <= claim_walk.now and claim_walk.next_held[w.shard + 1] = w.shard
-                    and not v_any_pause then 'eligible'
+                    and not (v_any_pause
+                             and (exists (select from outbox.pause as p
+                                          where p.namespace = w.namespace and p.task_queue = w.task_queue)
+                                  or exists (select from outbox.pause as p
+                                             where p.namespace is null and p.task_queue = w.task_queue))) then 'eligible'
              end as verdict
       from (
         select 1 as n, o.namespace, false as wrapped, null as task_queue, null as shard, null as head, false as sole
