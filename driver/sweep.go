@@ -53,10 +53,11 @@ func (s *Sweeper) Drain() { s.drainOnce.Do(func() { close(s.drain) }) }
 func (s *Sweeper) Run(ctx context.Context) error { return s.sweep(ctx, true, 0) }
 
 // Once sweeps until a claim that was made with nothing in flight comes back empty, or,
-// with maxSweeps above 0, for that many claims; then it finishes what is in flight. It is
-// no live node: it sends no heartbeats. Otherwise as [Sweeper.Run], but an error of the
-// database ends it, and so does a sink that hands back all that a claim brought as
-// [Undelivered]: the next claim would bring the same again.
+// with maxSweeps above 0, for that many claims; then it finishes what is in flight. (A claim
+// that comes past config.max_visits namespaces, all paused or at their ceiling, is empty
+// too; the next Once goes on behind them.) It is no live node: it sends no heartbeats.
+// Otherwise as [Sweeper.Run], but an error of the database ends it, and so does a sink that
+// hands back all that a claim brought as [Undelivered]: the next claim would bring it again.
 func (s *Sweeper) Once(ctx context.Context, maxSweeps int) error {
 	s.config.HeartbeatEvery = -1
 	return s.sweep(ctx, false, maxSweeps)

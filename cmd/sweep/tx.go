@@ -22,9 +22,9 @@ func inTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx) error) error {
 	}
 }
 
-// inReadTx runs do in a transaction that can write nothing.
+// inReadTx runs do in a transaction that can write nothing and sees one instant.
 func inReadTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx) error) error {
-	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}, do)
+	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, do)
 }
 
 func isRetryable(err error) bool {

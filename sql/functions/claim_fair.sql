@@ -16,8 +16,9 @@ as $$
 -- Claims up to batch due messages on these shards for this node, fairly: every active
 -- namespace gets its slice of the batch, capped by its headroom; what is left is shared
 -- out in rounds. With max_bytes the claim ends with the row that reaches it. Rows come
--- back in the order of service. An empty result means nothing to do, or that another
--- claim of the same node, or of all the shards, is under way: it never waits for one.
+-- back in the order of service. An empty result means nothing to do, or nothing to serve
+-- among as many namespaces as one claim visits (the next one goes on behind them), or that
+-- another claim of the same node, or of all the shards, is under way: it never waits for one.
 --
 -- The order of the steps is what makes the quota hold. A claim first locks its shards;
 -- only statements that start after that, and so see every claim that held one of them

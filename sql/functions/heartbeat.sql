@@ -24,7 +24,7 @@ declare
 begin
   perform outbox.check_key('heartbeat', 'node', heartbeat.node);
   select c.node_lapse, c.shard_count into strict v_lapse, v_total from outbox.config as c;
-  if array_position(heartbeat.shards, null) is not null then
+  if exists (select from unnest(heartbeat.shards) as s(shard) where s.shard is null) then
     perform outbox.bad_argument('heartbeat', 'shards', 'has a null element',
       'Give shard numbers; null for those that the outbox gives it, ''{}'' for none.');
   end if;

@@ -1390,8 +1390,9 @@ as $$
 -- Claims up to batch due messages on these shards for this node, fairly: every active
 -- namespace gets its slice of the batch, capped by its headroom; what is left is shared
 -- out in rounds. With max_bytes the claim ends with the row that reaches it. Rows come
--- back in the order of service. An empty result means nothing to do, or that another
--- claim of the same node, or of all the shards, is under way: it never waits for one.
+-- back in the order of service. An empty result means nothing to do, or nothing to serve
+-- among as many namespaces as one claim visits (the next one goes on behind them), or that
+-- another claim of the same node, or of all the shards, is under way: it never waits for one.
 --
 -- The order of the steps is what makes the quota hold. A claim first locks its shards;
 -- only statements that start after that, and so see every claim that held one of them
@@ -2507,7 +2508,7 @@ declare
 begin
   perform outbox.check_key('heartbeat', 'node', heartbeat.node);
   select c.node_lapse, c.shard_count into strict v_lapse, v_total from outbox.config as c;
-  if array_position(heartbeat.shards, null) is not null then
+  if exists (select from unnest(heartbeat.shards) as s(shard) where s.shard is null) then
     perform outbox.bad_argument('heartbeat', 'shards', 'has a null element',
       'Give shard numbers; null for those that the outbox gives it, ''{}'' for none.');
   end if;
