@@ -1,0 +1,3 @@
+delete from outbox.migration where version = 3;
+
+alter table outbox.pending drop column suspect;

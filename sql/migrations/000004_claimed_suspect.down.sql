@@ -1,0 +1,3 @@
+delete from outbox.migration where version = 4;
+
+alter table outbox.claimed drop column begun, drop column suspect;

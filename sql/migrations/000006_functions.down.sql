@@ -1,0 +1,5 @@
+delete from outbox.migration where version = 6;
+
+-- >>> snapshot
+
+-- <<< snapshot

@@ -1,0 +1,5 @@
+-- >>> snapshot
+
+-- <<< snapshot
+
+insert into outbox.migration (version) values (6);
