@@ -204,7 +204,7 @@ func plants() map[string]plant {
 			sql: "grant execute on function outbox.claim_pick to public; alter function outbox.claim_fair reset search_path; " +
 				"create or replace function outbox.mine() returns int language sql as 'select 1'",
 			want: []string{
-				"rights function outbox.claim_pick(text,text[],bigint[]", "rights function outbox.claim_fair(text,integer[],integer,bigint): runs with its owner's rights",
+				"rights function outbox.claim_pick(text,text[],bigint[]", "rights function outbox.claim_fair(text,integer[],integer,bigint,boolean): runs with its owner's rights",
 				"rights function outbox.mine(): can be executed by everybody",
 			},
 		},

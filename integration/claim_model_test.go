@@ -75,7 +75,8 @@ func (r *modelRun) claim(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("explain_claim: %w", err)
 	}
-	rows, err := modelClaimRows(ctx, r.conn, c.node, c.shards, c.batch, c.maxBytes)
+	payloads := r.rng.IntN(3) > 0
+	rows, err := modelClaimWith(ctx, r.conn, c.node, c.shards, c.batch, c.maxBytes, payloads)
 	if err != nil {
 		return fmt.Errorf("claim_fair: %w", err)
 	}
@@ -88,6 +89,9 @@ func (r *modelRun) claim(ctx context.Context) error {
 		}
 		m := r.model.messages[row.ID]
 		m.State, m.Token, m.Node, m.Lease, m.Attempt = "claimed", row.Token, c.node, row.Lease, row.Attempt
+		if payloads {
+			m.Begun = len(rows)
+		}
 	}
 	if len(rows) > 0 {
 		r.token = rows[0].Token
@@ -118,16 +122,41 @@ func (r *modelRun) start(ctx context.Context, c *modelClaim) error {
 }
 
 func modelClaimRows(ctx context.Context, conn modelQueryer, node string, shards []int, batch, maxBytes int) ([]modelClaimed, error) {
+	return modelClaimWith(ctx, conn, node, shards, batch, maxBytes, true)
+}
+
+// modelClaimWith claims, and reads the payloads after the claim where they do not come with it.
+func modelClaimWith(ctx context.Context, conn modelQueryer, node string, shards []int, batch, maxBytes int, payloads bool) ([]modelClaimed, error) {
 	rows, err := conn.Query(ctx, `select c.id, c.claim_token, c.namespace, c.task_queue, c.dispatch_key, c.shard, c.attempt,
-		  octet_length(c.payload), extract(epoch from c.lease_until)::float8, c.pass
-		from outbox.claim_fair($1, $2, $3, nullif($4, 0)) as c`, node, shards, batch, maxBytes)
+		  coalesce(octet_length(c.payload), -1), extract(epoch from c.lease_until)::float8, c.pass, c.suspect, c.payload_bytes
+		from outbox.claim_fair($1, $2, $3, nullif($4, 0), $5) as c`, node, shards, batch, maxBytes, payloads)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c modelClaimed, err error) {
-		err = row.Scan(&c.ID, &c.Token, &c.Namespace, &c.Queue, &c.Key, &c.Shard, &c.Attempt, &c.Bytes, &c.Lease, &c.Pass)
+	bytes := map[int64]int{}
+	var ids, tokens []int64
+	claimed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c modelClaimed, err error) {
+		err = row.Scan(&c.ID, &c.Token, &c.Namespace, &c.Queue, &c.Key, &c.Shard, &c.Attempt, &c.Bytes, &c.Lease, &c.Pass, &c.Suspect, &c.Size)
+		ids, tokens = append(ids, c.ID), append(tokens, c.Token)
 		return c, err
 	})
+	if err != nil || payloads || len(claimed) == 0 {
+		return claimed, err
+	}
+	rows, err = conn.Query(ctx, `select p.id, octet_length(p.payload) from outbox.payloads($1, $2) as p`, ids, tokens)
+	if err != nil {
+		return nil, err
+	}
+	var id int64
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error { bytes[id] = n; return nil })
+	for i := range claimed {
+		if claimed[i].Bytes != -1 {
+			return nil, fmt.Errorf("a claim without payloads returned %d bytes", claimed[i].Bytes)
+		}
+		claimed[i].Bytes = bytes[claimed[i].ID]
+	}
+	return claimed, err
 }
 
 // modelQueryer is a connection, a pool or a transaction.

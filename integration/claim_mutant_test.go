@@ -158,6 +158,21 @@ func mutants() map[string]mutant {
 		"INV-10 a release is charged": {
 			"release.sql", "greatest(c.attempt - 1, 0)", "c.attempt", mutantModel,
 		},
+		"INV-10 a rescue charges whoever was out with others": {
+			"rescue.sql", "d.begun = 1 or d.begun > 1 and d.suspect >= 9 as charged", "true as charged", mutantModel,
+		},
+		"INV-10 a rescue charges nobody": {
+			"rescue.sql", "d.begun = 1 or d.begun > 1 and d.suspect >= 9 as charged", "false as charged", mutantModel,
+		},
+		"INV-10 who waits for its turn becomes more suspect": {
+			"rescue.sql", "case when f.waited then f.suspect else", "case when false then f.suspect else", mutantModel,
+		},
+		"INV-10 a release forgets what is suspect": {
+			"release.sql", "c.payload_bytes, c.suspect\n", "c.payload_bytes, 0\n", mutantModel,
+		},
+		"INV-9 a delivery begins with any token": {
+			"begin_delivery.sql", "where c.token = u.token", "where true", mutantModel,
+		},
 		"INV-11 a claim waits for the shards": {
 			"claim_fair.sql", "where pg_try_advisory_xact_lock(v_class, s.shard)",
 			"where pg_advisory_xact_lock(v_class, s.shard) is not null and random() >= 0", mutantBeside,

@@ -128,8 +128,8 @@ func TestDumpRestore(t *testing.T) {
 		}
 
 		// Rights: the worker's are there, and nobody else's.
-		if rights := one[string](t, to, `select format('%s %s %s', has_function_privilege($1, 'outbox.claim_fair(text,int[],int,bigint)', 'execute'),
-			has_function_privilege('public', 'outbox.claim_fair(text,int[],int,bigint)', 'execute'), has_table_privilege($1, 'outbox.pending', 'select'))`,
+		if rights := one[string](t, to, `select format('%s %s %s', has_function_privilege($1, 'outbox.claim_fair(text,int[],int,bigint,boolean)', 'execute'),
+			has_function_privilege('public', 'outbox.claim_fair(text,int[],int,bigint,boolean)', 'execute'), has_table_privilege($1, 'outbox.pending', 'select'))`,
 			worker.Name); rights != "t f f" {
 			t.Errorf("the worker may claim, everybody may claim, the worker may read tables: %s, want t f f", rights)
 		}

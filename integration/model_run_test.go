@@ -112,6 +112,8 @@ func (r *modelRun) step(ctx context.Context) error {
 		err = r.claim(ctx)
 	case n < 79:
 		err = r.settle(ctx)
+	case n < 80:
+		err = r.begin(ctx)
 	case n < 82:
 		err = r.rescue(ctx)
 	case n < 85:
@@ -150,20 +152,20 @@ func (r *modelRun) clock(ctx context.Context) (now float64, err error) {
 const modelTables = `
 select m.id, coalesce(x.state, 'lost'), m.namespace, m.task_queue, m.dispatch_key, coalesce(x.shard, -1), octet_length(m.payload),
        coalesce(extract(epoch from x.visible_after)::float8, 0), coalesce(x.attempt, 0), coalesce(x.claim_token, 0),
-       coalesce(x.claimed_by, ''), coalesce(extract(epoch from x.lease_until)::float8, 0), x.agrees and count(*) over (partition by m.id) = 1
+       coalesce(x.claimed_by, ''), coalesce(extract(epoch from x.lease_until)::float8, 0), coalesce(x.suspect, 0), coalesce(x.begun, 0), x.agrees and count(*) over (partition by m.id) = 1
 from outbox.message as m
 full join (
-  select p.id, 'pending' as state, p.shard, p.visible_after, p.attempt, null::bigint as claim_token, null as claimed_by,
+  select p.id, 'pending' as state, p.shard, p.visible_after, p.attempt, p.suspect, null::smallint as begun, null::bigint as claim_token, null as claimed_by,
          null::timestamptz as lease_until, (p.namespace, p.task_queue, p.payload_bytes)
            = (select m.namespace, m.task_queue, octet_length(m.payload) from outbox.message as m where m.id = p.id) as agrees
   from outbox.pending as p
   union all
-  select c.id, 'claimed', c.shard, c.visible_after, c.attempt, c.claim_token, c.claimed_by, c.lease_until,
+  select c.id, 'claimed', c.shard, c.visible_after, c.attempt, c.suspect, c.begun, c.claim_token, c.claimed_by, c.lease_until,
          (c.namespace, c.task_queue, c.payload_bytes)
            = (select m.namespace, m.task_queue, octet_length(m.payload) from outbox.message as m where m.id = c.id)
   from outbox.claimed as c
   union all
-  select s.id, s.outcome, s.shard, null, s.attempts, null, null, null,
+  select s.id, s.outcome, s.shard, null, s.attempts, null, null, null, null, null,
          (s.namespace, s.task_queue) = (select m.namespace, m.task_queue from outbox.message as m where m.id = s.id)
   from outbox.settled as s
 ) as x on x.id = m.id`
@@ -181,7 +183,7 @@ func (r *modelRun) compare(ctx context.Context) error {
 	var once bool
 	_, err = pgx.ForEachRow(rows, []any{
 		&got.ID, &got.State, &got.Namespace, &got.Queue, &got.Key, &got.Shard, &got.Bytes, &got.Visible,
-		&got.Attempt, &got.Token, &got.Node, &got.Lease, &once,
+		&got.Attempt, &got.Token, &got.Node, &got.Lease, &got.Suspect, &got.Begun, &once,
 	}, func() error {
 		found++
 		want := r.model.messages[got.ID]

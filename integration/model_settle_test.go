@@ -68,7 +68,9 @@ func (r *modelRun) settled(ctx context.Context, how string, ids []int64, before,
 			r.end(m, "failed")
 		case "release": // INV-10: not charged
 			m.Attempt--
+			suspect := m.Suspect
 			r.back(m, m.Visible)
+			m.Suspect = suspect
 		case "retry":
 			r.attempted(m)
 		}
@@ -89,7 +91,7 @@ func (r *modelRun) settled(ctx context.Context, how string, ids []int64, before,
 }
 
 func (r *modelRun) end(m *modelMessage, state string) {
-	m.State, m.Visible, m.Token, m.Node, m.Lease = state, 0, 0, "", 0
+	m.State, m.Visible, m.Token, m.Node, m.Lease, m.Suspect, m.Begun = state, 0, 0, "", 0, 0, 0
 }
 
 func (r *modelRun) back(m *modelMessage, visible float64) {
@@ -104,6 +106,49 @@ func (r *modelRun) attempted(m *modelMessage) {
 		return
 	}
 	r.back(m, 0)
+}
+
+// rescued ends an attempt that nobody answers for (INV-10): charged only if it had begun alone,
+// or, for who never says what it has begun, from the tenth time on.
+func (r *modelRun) rescued(m *modelMessage) {
+	suspect := m.Suspect
+	if suspect == 0 || m.Begun > 0 {
+		suspect++
+	}
+	if m.Begun == 1 || m.Begun > 1 && m.Suspect >= 9 {
+		r.attempted(m)
+	} else {
+		m.Attempt--
+		r.back(m, 0)
+	}
+	if m.State == "pending" {
+		m.Suspect = suspect
+	}
+}
+
+// begin says of some claims, as a node does, that so many begin together; of others it shows
+// tokens that are not theirs.
+func (r *modelRun) begin(ctx context.Context) error {
+	ids := r.some(r.in("claimed"))
+	tokens := make([]int64, len(ids))
+	together := []int{1, 4, 16}[r.rng.IntN(3)]
+	for i, id := range ids {
+		tokens[i] = r.model.messages[id].Token
+		r.model.messages[id].Begun = together
+	}
+	wrong := slices.DeleteFunc(r.some(r.in("claimed", "pending", "done")), func(id int64) bool { return slices.Contains(ids, id) })
+	r.note("begin %v, %d together, and %v with other tokens", ids, together, wrong)
+	rows, err := r.conn.Query(ctx, `select b.id from outbox.begin_delivery($1, $2, $3) as b order by b.id`,
+		slices.Concat(ids, wrong), slices.Concat(tokens, r.notTokens(wrong)), together)
+	if err != nil {
+		return err
+	}
+	begun, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	slices.Sort(ids)
+	if err == nil && !slices.Equal(begun, ids) {
+		err = fmt.Errorf("INV-9: begin_delivery noted %v, the tokens of %v were right", begun, ids)
+	}
+	return err
 }
 
 // rescue lets some leases run out and takes the messages back.
@@ -139,7 +184,7 @@ func (r *modelRun) rescue(ctx context.Context) error {
 		if m.State != "claimed" || m.Lease != 1577836800 {
 			return fmt.Errorf("INV-2: rescued %+v", *m)
 		}
-		r.attempted(m)
+		r.rescued(m)
 	}
 	return r.from(ctx, rescued, before, 0, 0)
 }

@@ -34,6 +34,8 @@ type modelMessage struct {
 	Bytes   int
 	Visible float64 // 0 unless pending or claimed
 	Attempt int
+	Suspect int   // nodes in a row that died while they may have had it under way; 0 when settled
+	Begun   int   // how many began with it; 0 unless claimed
 	Token   int64 // 0 unless claimed, like the next two
 	Node    string
 	Lease   float64
@@ -70,6 +72,8 @@ type modelClaimed struct {
 	Bytes   int
 	Lease   float64
 	Pass    int
+	Suspect int
+	Size    int // payload_bytes
 }
 
 // modelVisit is a namespace that a claim looks at, and what it finds.
@@ -257,7 +261,8 @@ func (o *modelOutbox) judgeRows(c modelClaim, rows []modelClaimed) error {
 			return fmt.Errorf("row %d: lease until %f, claimed at %f or later", i, r.Lease, c.now)
 		case r.Token != rows[0].Token:
 			return fmt.Errorf("INV-9: row %d: token %d in a claim of token %d", i, r.Token, rows[0].Token)
-		case r.modelLane != m.modelLane || r.Key != m.Key || r.Shard != m.Shard || r.Bytes != m.Bytes:
+		case r.modelLane != m.modelLane || r.Key != m.Key || r.Shard != m.Shard || r.Bytes != m.Bytes ||
+			r.Size != m.Bytes || r.Suspect != m.Suspect:
 			return fmt.Errorf("row %d: returned %+v of %+v", i, r, *m)
 		}
 		seen[r.ID] = true

@@ -59,8 +59,8 @@ func nextRelease(t *testing.T, conn *pgx.Conn) (dir string, newest uint) {
 		edits              []string
 	}{
 		{
-			"outbox.claim_fair(text, int[], int, bigint)", "outbox.claim_fair(text, int[], int, bigint)",
-			[]string{"pass integer)", "pass bigint, extra text)", "v_until, u.pass\n", "v_until, u.pass::bigint, null::text\n"},
+			"outbox.claim_fair(text, int[], int, bigint, boolean)", "outbox.claim_fair(text, int[], int, bigint, boolean)",
+			[]string{"suspect integer)", "suspect bigint, extra text)", "octet_length(m.payload), u.suspect\n", "octet_length(m.payload), u.suspect::bigint, null::text\n"},
 		},
 		{
 			"outbox.complete(bigint[], bigint[])", "outbox.complete(bigint[], bigint[], text)",

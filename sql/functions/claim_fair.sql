@@ -1,7 +1,9 @@
 -- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql lock_class.sql node_lock.sql span.sql
-create or replace function outbox.claim_fair(node text, shards int[], batch int, max_bytes bigint default null)
+create or replace function outbox.claim_fair(node text, shards int[], batch int, max_bytes bigint default null,
+                                             payloads boolean default true)
 returns table (id bigint, claim_token bigint, namespace text, task_queue text, dispatch_key text, shard int,
-               attempt int, content_type text, headers jsonb, payload bytea, lease_until timestamptz, pass int)
+               attempt int, content_type text, headers jsonb, payload bytea, lease_until timestamptz, pass int,
+               payload_bytes int, suspect int)
 language plpgsql security definer rows 100
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -19,6 +21,11 @@ as $$
 -- back in the order of service. An empty result means nothing to do, or nothing to serve
 -- among as many namespaces as one claim visits (the next one goes on behind them), or that
 -- another claim of the same node, or of all the shards, is under way: it never waits for one.
+--
+-- Without payloads, payload and headers are null: whoever claims reads them with payloads(),
+-- as they fit into its memory, once the claim is committed. Then the messages have not begun
+-- yet, and those that are suspect (see rescue) are to be told to begin_delivery() before they
+-- are read. With payloads, all that a claim returns has begun together.
 --
 -- The order of the steps is what makes the quota hold. A claim first locks its shards;
 -- only statements that start after that, and so see every claim that held one of them
@@ -48,6 +55,9 @@ begin
   end if;
   select c.* into strict v_config from outbox.config as c;
   v_shards := outbox.check_claim('claim_fair', claim_fair.node, claim_fair.shards, claim_fair.batch, v_config);
+  if claim_fair.payloads is null then
+    perform outbox.bad_argument('claim_fair', 'payloads', 'is null', 'Give true to get payloads, false to read them later.');
+  end if;
   if claim_fair.max_bytes <= 0 or cardinality(v_shards) = 0 then
     return;
   end if;
@@ -139,10 +149,11 @@ begin
     delete from outbox.pending as d where d.ctid = any (v_pick.tids) returning d.*
   )
   insert into outbox.claimed as c (id, namespace, task_queue, shard, visible_after, attempt, payload_bytes,
-                                   claim_token, claimed_by, claimed_at, lease_until)
+                                   claim_token, claimed_by, claimed_at, lease_until, suspect, begun)
   select p.id, p.namespace, p.task_queue, p.shard, p.visible_after,
          least(p.attempt, 2147483646) + 1, -- a charge on the last attempt there is must not raise
-         p.payload_bytes, v_token, claim_fair.node, v_now, v_until
+         p.payload_bytes, v_token, claim_fair.node, v_now, v_until, p.suspect,
+         case when claim_fair.payloads then least(cardinality(v_pick.ids), 32767) else 0 end
   from p;
   get diagnostics v_moved = row_count;
   if v_moved <> cardinality(v_pick.ids) then
@@ -151,8 +162,10 @@ begin
   end if;
   return query
   select m.id, v_token, m.namespace, m.task_queue, m.dispatch_key, u.shard, least(u.attempt, 2147483646) + 1,
-         m.content_type, m.headers, m.payload, v_until, u.pass
-  from unnest(v_pick.ids, v_pick.shards, v_pick.attempts, v_pick.passes) with ordinality as u(id, shard, attempt, pass, n)
+         m.content_type, case when claim_fair.payloads then m.headers end, case when claim_fair.payloads then m.payload end,
+         v_until, u.pass, octet_length(m.payload), u.suspect
+  from unnest(v_pick.ids, v_pick.shards, v_pick.attempts, v_pick.suspects, v_pick.passes) with ordinality
+       as u(id, shard, attempt, suspect, pass, n)
   join outbox.message as m on m.id = u.id
   order by u.n;
 end $$;

@@ -3,14 +3,15 @@ create or replace function outbox.claim_pick(
   node text, namespaces text[], rounds bigint[], headrooms int[], soles boolean[], active int,
   routes text[], route_of int[], width int, held int[], next_held int[],
   batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config,
-  out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[],
+  out ids bigint[], out tids tid[], out shards int[], out attempts int[], out suspects int[], out passes int[],
   out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[])
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 -- The second half of a claim's plan: which rows, out of the namespaces that claim_walk has
 -- come to (its arguments are what that returns). One row of arrays: a row's id, place, shard,
--- attempts so far, pass, and its namespace as an index, in the order of service.
+-- attempts so far, how often it was suspect, pass, and its namespace as an index, in the
+-- order of service.
 --
 -- Each namespace's rows are ranked, round-robin over its routes; rank 1 of all of them
 -- comes before rank 2 of any. Ranks up to the slice are pass 1, ceil(batch / active);
@@ -51,6 +52,7 @@ declare
   v_tid    tid[];
   v_shard  int[];
   v_tries  int[];
+  v_suspect int[];
   v_bytes  int[];
   v_search int[];
   v_raised boolean;
@@ -105,8 +107,8 @@ begin
       -- A route's rows: those of the lane it starts at, then of the lanes that have any.
       if claim_pick.for_claim then
         select array_agg(x.r), array_agg(x.rank), array_agg(x.id), array_agg(x.tid), array_agg(x.shard),
-               array_agg(x.attempt), array_agg(x.payload_bytes)
-        into v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_bytes
+               array_agg(x.attempt), array_agg(x.suspect), array_agg(x.payload_bytes)
+        into v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_suspect, v_bytes
         from (
           select r.r, m.*, (row_number() over (partition by r.i order by m.nth, r.r))::int as rank
           from unnest(v_of, v_queue, v_part) with ordinality as u(i, task_queue, part, r)
@@ -128,7 +130,7 @@ begin
                 where l.head <= claim_pick.now and l.shard <> r.first
               ) as l
               cross join lateral (
-                select p.id, p.ctid as tid, p.shard, p.attempt, p.payload_bytes
+                select p.id, p.ctid as tid, p.shard, p.attempt, p.suspect, p.payload_bytes
                 from outbox.pending as p
                 where p.namespace = r.namespace and p.task_queue = r.task_queue
                   and p.shard = l.shard and p.visible_after <= claim_pick.now
@@ -142,8 +144,8 @@ begin
         ) as x;
       else -- the same without the lock
         select array_agg(x.r), array_agg(x.rank), array_agg(x.id), array_agg(x.tid), array_agg(x.shard),
-               array_agg(x.attempt), array_agg(x.payload_bytes)
-        into v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_bytes
+               array_agg(x.attempt), array_agg(x.suspect), array_agg(x.payload_bytes)
+        into v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_suspect, v_bytes
         from (
           select r.r, m.*, (row_number() over (partition by r.i order by m.nth, r.r))::int as rank
           from unnest(v_of, v_queue, v_part) with ordinality as u(i, task_queue, part, r)
@@ -165,7 +167,7 @@ begin
                 where l.head <= claim_pick.now and l.shard <> r.first
               ) as l
               cross join lateral (
-                select p.id, p.ctid as tid, p.shard, p.attempt, p.payload_bytes
+                select p.id, p.ctid as tid, p.shard, p.attempt, p.suspect, p.payload_bytes
                 from outbox.pending as p
                 where p.namespace = r.namespace and p.task_queue = r.task_queue
                   and p.shard = l.shard and p.visible_after <= claim_pick.now
@@ -224,11 +226,11 @@ begin
   end loop;
 
   with placed as materialized (
-    select k.k, v_of[k.route] as i, k.route, k.rank, k.id, k.tid, k.shard, k.attempt, k.bytes,
+    select k.k, v_of[k.route] as i, k.route, k.rank, k.id, k.tid, k.shard, k.attempt, k.suspect, k.bytes,
            row_number() over (partition by k.rank order by v_of[k.route]) - 1 as place,
            count(*) over (partition by k.rank) as places
-    from unnest(v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_bytes) with ordinality
-         as k(route, rank, id, tid, shard, attempt, bytes, k)
+    from unnest(v_route, v_rank, v_id, v_tid, v_shard, v_tries, v_suspect, v_bytes) with ordinality
+         as k(route, rank, id, tid, shard, attempt, suspect, bytes, k)
     where k.rank <= v_need[v_of[k.route]]
   ), ordered as (
     select p.*, row_number() over w as n,
@@ -242,10 +244,10 @@ begin
                      or (select sum(f.bytes) from placed as f where f.rank = 1) < claim_pick.max_bytes)
            then (p.place - claim_pick.turn % p.places + p.places) % p.places else p.place end)
   )
-  select array_agg(o.id), array_agg(o.tid), array_agg(o.shard), array_agg(o.attempt),
+  select array_agg(o.id), array_agg(o.tid), array_agg(o.shard), array_agg(o.attempt), array_agg(o.suspect),
          array_agg(case when o.rank <= v_slice then 1 else 2 end), array_agg(o.i), array_agg(o.route),
          max(o.rank), max(o.bytes_before + o.bytes)
-  into ids, tids, shards, attempts, passes, picked, v_route, last_rank, last_bytes
+  into ids, tids, shards, attempts, suspects, passes, picked, v_route, last_rank, last_bytes
   from (select o.* from ordered as o
         where o.n <= claim_pick.batch and (claim_pick.max_bytes is null or o.bytes_before < claim_pick.max_bytes)
         order by o.n) as o;

@@ -17,8 +17,8 @@ begin
   with c as (
     delete from outbox.claimed as d where d.id = any (v_ids) returning d.*
   )
-  insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, attempt, payload_bytes)
-  select c.id, c.namespace, c.task_queue, c.shard, c.visible_after, greatest(c.attempt - 1, 0), c.payload_bytes
+  insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, attempt, payload_bytes, suspect)
+  select c.id, c.namespace, c.task_queue, c.shard, c.visible_after, greatest(c.attempt - 1, 0), c.payload_bytes, c.suspect
   from c
   returning p.id;
 end $$;

@@ -1,4 +1,4 @@
--- requires: live_shards.sql check_key.sql next_held.sql claim_walk.sql hold_reason.sql time_text.sql pause_text.sql
+-- requires: suspect_text.sql live_shards.sql check_key.sql next_held.sql claim_walk.sql hold_reason.sql time_text.sql pause_text.sql
 create or replace function outbox.why(dispatch_key text)
 returns table (id bigint, namespace text, task_queue text, shard int, state text, attempts int,
                reason text, next_at timestamptz, failures text[])
@@ -67,6 +67,7 @@ begin
       reason := format('due: goes when the walk comes to it, on %s',
                        coalesce(v_owners, 'whichever sweep claims its shard next; no node sends heartbeats'));
     end if;
+    reason := reason || outbox.suspect_text(v_pending.suspect);
     return next;
     return;
   end if;
@@ -80,7 +81,8 @@ begin
     reason := format('claimed by %s since %s, ', v_claimed.claimed_by, outbox.time_text(v_claimed.claimed_at, v_now))
       || case when v_claimed.lease_until > v_now
               then format('lease until %s', outbox.time_text(v_claimed.lease_until, v_now))
-              else format('lease ran out at %s: the next rescue takes it back', outbox.time_text(v_claimed.lease_until, v_now)) end;
+              else format('lease ran out at %s: the next rescue takes it back', outbox.time_text(v_claimed.lease_until, v_now)) end
+      || outbox.suspect_text(v_claimed.suspect);
     return next;
     return;
   end if;
