@@ -20,6 +20,11 @@ type ClaimRequest struct {
 	Shards   []int32 // the shards to claim from
 	Batch    int     // most rows
 	MaxBytes int64   // the claim ends with the row that reaches it; 0 or less: no limit
+
+	// WithoutPayloads leaves Payload and Headers of the messages out, to be read with
+	// [Payloads] when there is room for them. The claim holds its shards for a shorter time
+	// then, and what it returns fits into memory whatever was enqueued.
+	WithoutPayloads bool
 }
 
 // Claim claims due messages, fairly over namespaces, and commits. It returns them in
@@ -55,20 +60,23 @@ func claim(ctx context.Context, q Querier, r ClaimRequest) ([]Message, error) {
 		maxBytes = &r.MaxBytes
 	}
 	rows, err := q.Query(ctx, `select c.id, c.claim_token, c.namespace, c.task_queue, c.dispatch_key, c.shard, c.attempt,
-       c.content_type, c.headers::text, c.payload, c.lease_until, c.pass
-from outbox.claim_fair($1::text, $2::int[], $3::int, $4::bigint) as c`, r.Node, r.Shards, r.Batch, maxBytes)
+       c.content_type, c.headers::text, c.payload, c.lease_until, c.pass, c.payload_bytes, c.suspect
+from outbox.claim_fair($1::text, $2::int[], $3::int, $4::bigint, $5::boolean) as c`,
+		r.Node, r.Shards, r.Batch, maxBytes, !r.WithoutPayloads)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Message, error) {
 		var m Message
-		var headers string
+		var headers *string
 		err := row.Scan(&m.ID, &m.ClaimToken, &m.Namespace, &m.TaskQueue, &m.DispatchKey, &m.Shard, &m.Attempt,
-			&m.ContentType, &headers, &m.Payload, &m.LeaseUntil, &m.Pass)
+			&m.ContentType, &headers, &m.Payload, &m.LeaseUntil, &m.Pass, &m.PayloadBytes, &m.Suspect)
 		if err != nil {
 			return m, err
 		}
-		m.Headers = parseHeaders(headers)
+		if headers != nil {
+			m.Headers = parseHeaders(*headers)
+		}
 		return m, nil
 	})
 }

@@ -14,8 +14,10 @@ import (
 // item is a claimed message on its way through the process.
 type item struct {
 	Message
-	bytes   int64  // of its payload: its part of the budget, until it leaves the book or is parked
-	parked  bool   // its payload is not held; the loop's own
+	bytes   int64  // of its payload: its part of the budget, while it counts there
+	counted bool   // its bytes count in the budget; the loop's own, like the next two
+	parked  bool   // its payload is not held
+	misread int    // how often its payload could not be read
 	queue   *queue // where it is delivered
 	outcome        // of the delivery; read once it is in dispatcher.results
 
@@ -29,7 +31,6 @@ var (
 	errLost     = errors.New("the claim was lost")
 	errStopping = errors.New("the node is stopping")
 	errStale    = errors.New("the lease may have run out before the delivery began")
-	errParked   = errors.New("its namespace was above its share of the budget")
 	errGone     = errors.New("the sink ended its goroutine")
 )
 

@@ -179,7 +179,7 @@ func (l *loop) extend(ctx context.Context) error {
 			it.lose()
 		}
 	}
-	l.endAllParking(errLost, func(it *item) bool { return it.lost.Load() })
+	l.endWaiting(errLost, func(it *item) bool { return it.lost.Load() })
 	return nil
 }
 

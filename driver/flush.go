@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -148,7 +149,8 @@ func (l *loop) leave(it *item) {
 	}
 	delete(l.book, it.Ref())
 	l.stats.inFlight.Add(-1)
-	if !it.parked {
+	l.suspects.leave(it)
+	if it.counted {
 		l.letGo(it)
 	}
 }
@@ -182,14 +184,14 @@ func (l *loop) beginDrain() {
 	l.drainAt = l.clock() + int64(l.config.DrainTimeout)
 	l.duties.heartbeat = 0
 	l.say("draining", "in_flight", len(l.book))
-	l.endAllParking(errStopping, func(*item) bool { return true })
+	l.endWaiting(errStopping, func(*item) bool { return true })
 }
 
 // withdraw gives back what no delivery has begun for.
 func (l *loop) withdraw() {
-	waiting := l.stash
-	l.stash = nil
-	l.endAllParking(errStopping, func(*item) bool { return true })
+	waiting := slices.Concat(l.stash, l.unread)
+	l.stash, l.unread = nil, nil
+	l.endWaiting(errStopping, func(*item) bool { return true })
 	for _, q := range l.routes {
 		waiting = append(waiting, q.withdraw()...)
 	}
@@ -227,7 +229,7 @@ func (l *loop) end(ctx context.Context) error {
 	if stuck {
 		for _, it := range l.unanswered() {
 			// The delivery still reads the item: what it returns is nobody's any more.
-			l.results = append(l.results, &item{Message: it.Message, bytes: it.bytes, outcome: judge(Undelivered(errStopping))})
+			l.results = append(l.results, &item{Message: it.Message, bytes: it.bytes, counted: it.counted, outcome: judge(Undelivered(errStopping))})
 		}
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()

@@ -29,4 +29,7 @@ type Message struct {
 	Payload     []byte
 	LeaseUntil  time.Time // on the database's clock (INV-15); display only, never compare with time.Now
 	Pass        int       // 1: out of the namespace's guaranteed slice; 2: out of what was left
+
+	PayloadBytes int64 // length of the payload, also where the claim left it out
+	Suspect      int32 // so many nodes in a row may have died of it; above 0, see [BeginDelivery]
 }

@@ -12,9 +12,8 @@ import (
 // are given back.
 //
 // Parked messages count against their namespace's quota as all that is claimed does. So a
-// claim brings at most a quota of them, and then no more: nothing is claimed and given
-// back in a circle. As room comes about they are released, uncharged (INV-10), and the
-// next claim brings them again. As long as a namespace has parked ones it is held to its
+// claim brings at most a quota of them, and then no more. As room comes about, their
+// payloads are read again. As long as a namespace has parked ones it is held to its
 // share of what the low watermark leaves.
 
 // holding is what the node has claimed of a namespace.
@@ -34,12 +33,14 @@ func (l *loop) heldBy(namespace string) *holding {
 
 // hold counts a message's bytes as in flight.
 func (l *loop) hold(it *item) {
+	it.counted = true
 	l.budget.Add(it.bytes)
 	l.heldBy(it.Namespace).bytes += it.bytes
 }
 
 // letGo gives them back.
 func (l *loop) letGo(it *item) {
+	it.counted = false
 	if !l.budget.Sub(it.bytes) {
 		l.log.Error("more bytes given back than were in flight", "id", it.ID)
 	}
@@ -102,39 +103,45 @@ func (l *loop) relieve() {
 	}
 }
 
-// unpark releases what is parked and fits again, for the next claim to bring it.
+// unpark has the payloads read again of what is parked and fits by now.
 func (l *loop) unpark() {
-	usage := l.budget.Usage()
+	if l.stats.parked.Load() == 0 {
+		return
+	}
 	for namespace, h := range l.held {
-		held := h.bytes
-		l.endParking(namespace, errParked, func(it *item) bool {
-			if !l.fits(it.bytes, held, usage) {
-				return false
+		// One after the other: each takes of the room that is left for the next.
+		for i := 0; i < len(h.parked); i++ {
+			it := h.parked[i]
+			if it.queue.room() <= 0 || !l.fits(it.bytes, h.bytes, l.budget.Usage()) {
+				continue
 			}
-			held += it.bytes
-			usage += it.bytes
-			return true
-		})
-	}
-}
-
-// endAllParking releases all that is parked and which says.
-func (l *loop) endAllParking(why error, which func(*item) bool) {
-	for namespace := range l.held {
-		l.endParking(namespace, why, which)
-	}
-}
-
-func (l *loop) endParking(namespace string, why error, which func(*item) bool) {
-	h := l.held[namespace]
-	h.parked = slices.DeleteFunc(h.parked, func(it *item) bool {
-		if !which(it) {
-			return false
+			h.parked = slices.Delete(h.parked, i, i+1)
+			i--
+			it.parked = false
+			l.stats.parked.Add(-1)
+			l.hold(it)
+			l.unread = append(l.unread, it)
 		}
+		l.forget(namespace, h)
+	}
+}
+
+// endWaiting releases what waits without its payload, parked or suspect, and which says.
+func (l *loop) endWaiting(why error, which func(*item) bool) {
+	ended := l.suspects.remove(which)
+	for namespace, h := range l.held {
+		h.parked = slices.DeleteFunc(h.parked, func(it *item) bool {
+			if which(it) {
+				ended = append(ended, it)
+				l.stats.parked.Add(-1)
+				return true
+			}
+			return false
+		})
+		l.forget(namespace, h)
+	}
+	for _, it := range ended {
 		it.outcome = judge(Undelivered(why))
 		l.results = append(l.results, it)
-		l.stats.parked.Add(-1)
-		return true
-	})
-	l.forget(namespace, h)
+	}
 }

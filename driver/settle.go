@@ -72,6 +72,23 @@ func Extend(ctx context.Context, db Querier, refs []Ref, lease time.Duration) ([
 	return settle(ctx, db, "extend", `select outbox.extend($1::bigint[], $2::bigint[], $3::text::interval)`, refs, text)
 }
 
+// BeginDelivery notes, before it is done, that the delivery of messages with Suspect above 0
+// begins, and how many of them the caller has under way together at most: the smaller that
+// is, the more a rescue knows of which of them killed the node (INV-10). A node delivers
+// up to 16 together that are suspect for the first time, up to 4 for the second, then one
+// by one. Call it, committed, before their payloads are read. Those that do not come back must not
+// be begun: they were lost, or are locked by somebody.
+func BeginDelivery(ctx context.Context, db Querier, refs []Ref, together int) ([]Ref, error) {
+	ids, tokens := idsAndTokens(refs)
+	rows, err := db.Query(ctx, `select b.id, b.claim_token from outbox.begin_delivery($1::bigint[], $2::bigint[], $3::int) as b`,
+		ids, tokens, together)
+	if err != nil {
+		return nil, wrap("begin delivery", err)
+	}
+	noted, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Ref])
+	return noted, wrap("begin delivery", err)
+}
+
 // Rescue takes up to limit messages whose lease has run out back from nodes that are
 // dead or stuck, and returns how many are pending again, and how many have failed
 // because their attempts were used up.
@@ -100,16 +117,21 @@ func settle(ctx context.Context, db Querier, verb, sql string, refs []Ref, more 
 	if len(refs) == 0 {
 		return nil, nil
 	}
-	ids, tokens := make([]int64, len(refs)), make([]int64, len(refs))
-	for i, r := range refs {
-		ids[i], tokens[i] = r.ID, r.Token
-	}
+	ids, tokens := idsAndTokens(refs)
 	rows, err := db.Query(ctx, sql, append([]any{ids, tokens}, more...)...)
 	if err != nil {
 		return nil, wrap(verb, err)
 	}
 	settled, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	return settled, wrap(verb, err)
+}
+
+func idsAndTokens(refs []Ref) (ids, tokens []int64) {
+	ids, tokens = make([]int64, len(refs)), make([]int64, len(refs))
+	for i, r := range refs {
+		ids[i], tokens[i] = r.ID, r.Token
+	}
+	return ids, tokens
 }
 
 func queryOne[T any](ctx context.Context, db Querier, sql string, args ...any) (T, error) {

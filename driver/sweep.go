@@ -112,10 +112,12 @@ type loop struct {
 	sink     *queue
 	routes   map[string]*queue
 
-	book    map[Ref]*item // what is claimed and not settled
-	held    map[string]*holding
-	stash   []*item // claimed, and refused by its queue
-	results []*item // delivered, and to be settled
+	book     map[Ref]*item // what is claimed and not settled
+	held     map[string]*holding
+	suspects suspects
+	stash    []*item // claimed, and refused by its queue
+	unread   []*item // claimed, counted in the budget, their payloads still to be read
+	results  []*item // delivered, and to be settled
 
 	sweepAt  int64 // clock time of the next sweep
 	pausedAt int64 // clock time of the last pause
@@ -157,13 +159,12 @@ func (s *Sweeper) sweep(ctx context.Context, live bool, maxSweeps int) error {
 		l.handOn()
 		l.attend(ctx) // before all else: leases run on also while settles fail, and a claim finds what was rescued
 		l.flush(ctx)
+		l.readOn(ctx)
 		if l.draining {
 			if len(l.book) == 0 || l.clock() >= l.drainAt {
 				break
 			}
 		} else if l.mayClaim() {
-			l.unpark()
-			l.flush(ctx)
 			l.claim(ctx)
 		}
 		if !l.draining && l.over() {
@@ -298,7 +299,7 @@ func (l *loop) claim(ctx context.Context) {
 	idle := len(l.book) == 0
 	call, cancel := patient(ctx, l.patience())
 	defer cancel()
-	messages, err := Claim(call, l.db, ClaimRequest{Node: l.config.Node, Shards: l.shards, Batch: want, MaxBytes: left})
+	messages, err := Claim(call, l.db, ClaimRequest{Node: l.config.Node, Shards: l.shards, Batch: want, MaxBytes: left, WithoutPayloads: true})
 	if l.failed(ctx, err) {
 		l.endOnce(err)
 		return
@@ -310,23 +311,25 @@ func (l *loop) claim(ctx context.Context) {
 		l.emptied, l.progress, l.refused = len(messages) == 0, false, nil
 	}
 	for i := range messages {
-		it := &item{Message: messages[i], bytes: int64(len(messages[i].Payload)), queue: l.sink}
+		it := &item{Message: messages[i], bytes: messages[i].PayloadBytes, queue: l.sink}
 		if q, ok := l.routes[it.TaskQueue]; ok {
 			it.queue = q
 		}
 		it.leased.Store(before + int64(l.lease))
 		l.book[it.Ref()] = it
 		l.stats.inFlight.Add(1)
-		if l.crowded(it) {
+		switch {
+		case it.Suspect > 0:
+			l.suspects.add(it)
+		case l.crowded(it):
 			l.park(it)
-			continue
-		}
-		l.hold(it)
-		if !it.queue.offer(it) {
-			l.control.OnSendRejected()
-			l.stash = append(l.stash, it)
+		default:
+			l.hold(it)
+			l.unread = append(l.unread, it)
 		}
 	}
+	l.beginSuspects(ctx)
+	l.read(ctx)
 }
 
 // handOn offers what is stashed again, the oldest first.
@@ -347,7 +350,7 @@ func (l *loop) handOn() {
 // collect takes over what has been delivered.
 func (l *loop) collect() {
 	for _, it := range l.dispatch.collect() {
-		it.Payload = nil // it was handed on; do not keep it until it is settled
+		it.Payload, it.Headers = nil, nil // it was handed on; do not keep them until it is settled
 		if it.closed && l.ending == nil {
 			l.ending = it.err
 			l.log.Error("a sink is closed: ending", "error", it.err)
@@ -382,7 +385,7 @@ func (l *loop) wait(ctx context.Context) {
 	} else {
 		until = min(until, l.drainAt)
 	}
-	if len(l.results) > 0 { // the database failed them
+	if len(l.results) > 0 || len(l.unread) > 0 { // the database failed them
 		until = min(until, l.retryAt)
 	}
 	if until <= now {

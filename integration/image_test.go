@@ -151,6 +151,21 @@ func TestImage(t *testing.T) {
 		wantExit(t, again, "0", "a-1", "a-20")
 		wantOutcomes(t, db.Pool, map[string]int{"done": 20})
 	})
+	t.Run("payloads that its memory could not hold at once", func(t *testing.T) {
+		t.Parallel()
+		db := pg.New(t)
+		server := newHoldingServer(t)
+		server.let()
+		fill(t, db.Pool, "large", "q", 90, 1<<20)
+		for i := range 20 {
+			fill(t, db.Pool, fmt.Sprint("small", i), "q", 1, 100)
+		}
+		id := dockerCommand(t, "run", "--detach", "--network", "host", "--memory", "64m", "--memory-swap", "64m",
+			"--env", "DATABASE_URL="+db.DSN, image, "once", "--sink", server.URL)
+		t.Cleanup(func() { dockerCommand(t, "rm", "--force", "--volumes", id) })
+		wantExit(t, id, "0")
+		wantOutcomes(t, db.Pool, map[string]int{"done": 110})
+	})
 	t.Run("exit codes", func(t *testing.T) {
 		t.Parallel()
 		wantExit(t, imageRun(t, image, "postgres://u:hunter2@127.0.0.1:1/d", "run", "--sink", "stdout"), "1", "cannot connect", "127.0.0.1:1")

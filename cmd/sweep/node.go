@@ -22,7 +22,7 @@ type nodeFlags struct {
 	Route []string `sep:"none" placeholder:"QUEUE=SINK" help:"Where those of one task queue go instead. Repeat it for more."`
 
 	Batch    int           `default:"100" help:"Most rows of one claim (default ${default})."`
-	Budget   byteSize      `default:"64MiB" help:"Payload bytes in flight, claimed and not settled (default ${default})."`
+	Budget   byteSize      `default:"auto" help:"Payload bytes in flight, claimed and not settled; auto (the default) is 64MiB, or a quarter of the memory that the container may use where that is less."`
 	High     float64       `default:"0.8" help:"Share of the budget at which claiming pauses (default ${default})."`
 	Low      float64       `default:"0.5" help:"Share of the budget down to which it drains before claiming resumes (default ${default})."`
 	MinPause time.Duration `default:"500ms" help:"Shortest pause (default ${default})."`
@@ -63,14 +63,18 @@ func (f *nodeFlags) Validate() error {
 	return nil
 }
 
-// byteSize is a number of bytes as a flag: 67108864, 64MiB, 1g.
+// byteSize is a number of bytes as a flag: 67108864, 64MiB, 1g; 0 is auto.
 type byteSize int64
 
 // UnmarshalText reads a size; units are powers of 1,024.
 func (b *byteSize) UnmarshalText(text []byte) error {
+	if string(text) == "auto" {
+		*b = 0
+		return nil
+	}
 	n, err := units.RAMInBytes(string(text))
 	if err != nil || n <= 0 {
-		return fmt.Errorf("%q is not a size in bytes; write 67108864, 64MiB or 1GiB", text)
+		return fmt.Errorf("%q is not a size in bytes; write 67108864, 64MiB, 1GiB, or auto", text)
 	}
 	*b = byteSize(n)
 	return nil
@@ -94,7 +98,7 @@ func (f *nodeFlags) newNode(ctx context.Context, a *app, name string, tick time.
 	}
 	config := driver.Config{
 		Node: name, Shards: shards, Routes: map[string]driver.Sink{},
-		Batch: f.Batch, Tick: tick, Budget: int64(f.Budget), High: f.High, Low: f.Low, MinPause: f.MinPause,
+		Batch: f.Batch, Tick: tick, Budget: int64(fitMemory(a, f.Budget)), High: f.High, Low: f.Low, MinPause: f.MinPause,
 		Slots: f.Slots, Share: f.Share, DeliveryTimeout: f.DeliveryTimeout, DrainTimeout: f.DrainTimeout, Logger: a.log,
 	}
 	_, config.Sink = routes.For("") // no task queue has this name

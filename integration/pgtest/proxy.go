@@ -42,6 +42,8 @@ type Proxy struct {
 	refuse  bool
 	closed  bool
 	links   map[*link]bool
+	left    int64  // bytes from the server until then
+	then    func() // nil: nothing is waited for
 	ended   sync.WaitGroup
 }
 
@@ -98,6 +100,28 @@ func (p *Proxy) Reset() {
 	defer p.mu.Unlock()
 	for l := range p.links {
 		l.cut()
+	}
+}
+
+// After calls do, once, when so many more bytes have come from the server, over all
+// connections, before the last of them are passed on.
+func (p *Proxy) After(bytes int64, do func()) {
+	p.change(func() { p.left, p.then = bytes, do })
+}
+
+// count counts bytes from the server.
+func (p *Proxy) count(n int) {
+	p.mu.Lock()
+	p.left -= int64(n)
+	then := p.then
+	if p.left > 0 {
+		then = nil
+	} else {
+		p.then = nil
+	}
+	p.mu.Unlock()
+	if then != nil {
+		then()
 	}
 }
 
@@ -161,6 +185,9 @@ func (p *Proxy) pump(l *link, from io.Reader, to net.Conn, way Direction) {
 	for p.pass(l, way) {
 		n, err := from.Read(buffer)
 		p.linger()
+		if way == FromServer {
+			p.count(n)
+		}
 		if !p.pass(l, way) {
 			return
 		}
