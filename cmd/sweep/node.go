@@ -91,7 +91,7 @@ type node struct {
 // choice to the sweeper.
 func (f *nodeFlags) newNode(ctx context.Context, a *app, name string, tick time.Duration, shards []int32) (*node, error) {
 	routes, err := sink.NewRoutes(f.Sink, f.Route, sink.Options{
-		Stdout: a.stdout, HTTPTimeout: f.DeliveryTimeout, ExecTimeout: f.DeliveryTimeout,
+		Stdout: a.stdout, HTTPTimeout: f.DeliveryTimeout, HTTPConns: f.Slots, ExecTimeout: f.DeliveryTimeout,
 	})
 	if err != nil {
 		return nil, &usageError{err: err}

@@ -29,6 +29,10 @@ type Options struct {
 	// 0 is [http.DefaultTimeout].
 	HTTPTimeout time.Duration
 
+	// HTTPConns is how many idle connections an HTTP sink keeps: one for each dispatch
+	// slot; 0 is 64.
+	HTTPConns int
+
 	// ExecTimeout bounds each run of a command; 0 leaves it to Deliver's context.
 	ExecTimeout time.Duration
 }
@@ -59,7 +63,7 @@ func Parse(spec string, options Options) (Sink, error) {
 	case "exec":
 		return orNil(exec.New(strings.TrimPrefix(spec, "exec:"), options.ExecTimeout))
 	case "http":
-		return orNil(http.New(spec, options.HTTPTimeout))
+		return orNil(http.New(spec, options.HTTPTimeout, options.HTTPConns))
 	}
 	if spec == "" {
 		return nil, errors.New("no sink; " + known)

@@ -48,8 +48,12 @@ const (
 	maxHeader  = 256 << 10 // of a response, in bytes
 	maxSnippet = 512       // of a response's body in an error, in bytes
 
-	// idleConns is how many connections are kept: one for each dispatch slot.
-	idleConns = 64
+	// defaultConns is how many connections are kept where [New] is told no number.
+	defaultConns = 64
+
+	// longestSilence is how long an HTTP/2 connection may be silent at most before it is
+	// asked whether it is still there.
+	longestSilence = 10 * time.Second
 )
 
 // Sink posts messages to a URL. It is safe for use by many goroutines. Use [New];
@@ -68,14 +72,18 @@ type Sink struct {
 //
 // A user and password in the URL are sent as basic authentication. timeout bounds
 // the whole exchange, from dialling to the end of the body; 0 is [DefaultTimeout].
-// A proxy is taken from the environment (HTTP_PROXY, HTTPS_PROXY, NO_PROXY).
-func New(rawURL string, timeout time.Duration) (*Sink, error) {
+// conns is how many idle connections are kept: as many as there are deliveries at a
+// time; 0 is 64. A proxy is taken from the environment (HTTP_PROXY, HTTPS_PROXY, NO_PROXY).
+func New(rawURL string, timeout time.Duration, conns int) (*Sink, error) {
 	t, err := parseTemplate(rawURL)
 	if err != nil {
 		return nil, fmt.Errorf("http: %w", err)
 	}
 	if timeout <= 0 {
 		timeout = DefaultTimeout
+	}
+	if conns <= 0 {
+		conns = defaultConns
 	}
 	if _, err := nethttp.ProxyFromEnvironment(&nethttp.Request{URL: &t.origin}); err != nil {
 		return nil, errors.New("http: the proxy in HTTP_PROXY or HTTPS_PROXY is not a URL")
@@ -84,15 +92,26 @@ func New(rawURL string, timeout time.Duration) (*Sink, error) {
 		url: t, hidden: t.redactor(), timeout: timeout,
 		client: nethttp.Client{
 			CheckRedirect: func(*nethttp.Request, []*nethttp.Request) error { return nethttp.ErrUseLastResponse },
-			Transport: &nethttp.Transport{
-				Proxy:                  nethttp.ProxyFromEnvironment,
-				DisableCompression:     true, // bodies are thrown away
-				MaxIdleConnsPerHost:    idleConns,
-				IdleConnTimeout:        90 * time.Second,
-				MaxResponseHeaderBytes: maxHeader,
-			},
+			Transport:     transport(timeout, conns),
 		},
 	}, nil
+}
+
+// transport finds out within the time-out of a delivery that the network has forgotten a
+// connection: HTTP/2 has one for all deliveries, and nothing but a ping tells that it is
+// dead from a server that takes its time. An answer to the ping is waited for as long
+// again, so that the next attempt finds a new connection.
+func transport(timeout time.Duration, conns int) *nethttp.Transport {
+	silence := max(min(timeout/3, longestSilence), time.Millisecond)
+	return &nethttp.Transport{
+		Proxy:                  nethttp.ProxyFromEnvironment,
+		DisableCompression:     true, // bodies are thrown away
+		ForceAttemptHTTP2:      true,
+		MaxIdleConnsPerHost:    conns,
+		IdleConnTimeout:        90 * time.Second,
+		MaxResponseHeaderBytes: maxHeader,
+		HTTP2:                  &nethttp.HTTP2Config{SendPingTimeout: silence, PingTimeout: silence, WriteByteTimeout: silence},
+	}
 }
 
 // String is the sink's name in logs: scheme and host.
@@ -118,6 +137,7 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Message) error {
 	}
 	request.URL = u
 	request.Header = headerOf(m, s.url.user != nil)
+	oneRequest(request)
 	if user := s.url.user; user != nil {
 		password, _ := user.Password()
 		request.SetBasicAuth(user.Username(), password)
@@ -137,9 +157,32 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Message) error {
 	return s.refused(response, text)
 }
 
+// oneRequest keeps net/http from sending a request again by itself, where a connection
+// broke and nobody knows whether the server has seen it: how often a message is sent is
+// for the retry policy to say. net/http takes a POST with an Idempotency-Key for one that may be
+// repeated, if it can read the body again: which it can where GetBody is set, or there is
+// no body. Then the field is hidden from it, by a name in lower case, which is the same name to
+// a server.
+func oneRequest(request *nethttp.Request) {
+	request.GetBody = nil
+	if request.Body != nethttp.NoBody {
+		return
+	}
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		if values, ok := request.Header[name]; ok {
+			delete(request.Header, name)
+			request.Header[strings.ToLower(name)] = values
+		}
+	}
+}
+
 // noAnswer is the error of an exchange without a status.
 func (s *Sink) noAnswer(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			// If the network has forgotten this connection, then mostly the idle ones too.
+			s.client.CloseIdleConnections()
+		}
 		return fmt.Errorf("%s: %w", s, context.Cause(ctx))
 	}
 	if e, ok := errors.AsType[*url.Error](err); ok {

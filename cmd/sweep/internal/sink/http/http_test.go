@@ -33,7 +33,7 @@ func serve(t *testing.T, handler nethttp.HandlerFunc) *httptest.Server {
 
 func newSink(t *testing.T, rawURL string, timeout time.Duration) *Sink {
 	t.Helper()
-	s, err := New(rawURL, timeout)
+	s, err := New(rawURL, timeout, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func TestNameHidesSecrets(t *testing.T) {
 	if got := s.String(); got != "https://host.example:8443" {
 		t.Errorf("String() = %q", got)
 	}
-	if _, err := New("http://user:hunter2@h:x/", 0); err == nil || strings.Contains(err.Error(), "hunter2") {
+	if _, err := New("http://user:hunter2@h:x/", 0, 0); err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("New: %v", err)
 	}
 }
