@@ -2,9 +2,6 @@ package driver
 
 import (
 	"context"
-	"crypto/rand"
-	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -68,15 +65,6 @@ func readCommitted(ctx context.Context, db DB, do func(tx pgx.Tx) error) error {
 		return err
 	}
 	return tx.Commit(ctx)
-}
-
-// processName is what an operator finds a process by, and unlike that of any other.
-func processName() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown host"
-	}
-	return fmt.Sprintf("%s pid %d %s", host, os.Getpid(), rand.Text()[:6])
 }
 
 // beat sends the loop's heartbeat and takes over what it says about shards.

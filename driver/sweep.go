@@ -203,20 +203,21 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 		return nil, errors.New("the sessions are read only: a standby, or a role with default_transaction_read_only")
 	}
 	if c.Batch > outbox.maxBatch {
-		return nil, fmt.Errorf("config.Batch is %d: the outbox gives up to %d (max_batch)", c.Batch, outbox.maxBatch)
+		return nil, fmt.Errorf("%w: config.Batch is %d: the outbox gives up to %d (max_batch)", ErrBadArgument, c.Batch, outbox.maxBatch)
 	}
 	shards := outbox.shards
 	for _, shard := range c.Shards {
 		if shard < 0 || int(shard) >= len(shards) {
-			return nil, fmt.Errorf("shard %d: the outbox has shards 0 to %d", shard, len(shards)-1)
+			return nil, fmt.Errorf("%w: shard %d: the outbox has shards 0 to %d", ErrBadArgument, shard, len(shards)-1)
 		}
 	}
 	if c.Shards != nil {
 		shards = c.Shards
 	}
+	self := thisProcess()
 	l := &loop{
 		Sweeper: s, log: c.Logger.With("node", c.Node), live: live, most: maxSweeps,
-		auto: live && c.Shards == nil, shards: shards, process: processName(),
+		auto: live && c.Shards == nil, shards: shards, process: self.String(),
 		lease: outbox.lease, lapse: outbox.lapse, maxBatch: outbox.maxBatch, clock: clock, control: control,
 		dispatch: newDispatcher(limits{
 			slots: c.Slots, share: max(int(float64(c.Slots)*c.Share), 1),
@@ -228,6 +229,9 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 	l.sink = l.dispatch.newQueue(c.Sink)
 	for name, sink := range c.Routes {
 		l.routes[name] = l.dispatch.newQueue(sink)
+	}
+	if live {
+		l.leaveForTheGone(ask, self)
 	}
 	if l.auto {
 		l.shards = nil

@@ -304,7 +304,7 @@ func TestCLIPrune(t *testing.T) {
 		{[]string{"--older-than", "71h", "--failed"}, n / 2},
 		{[]string{"--older-than", "0", "--failed"}, 0},
 	} {
-		args := append([]string{"prune", "--json"}, step.args...)
+		args := append([]string{"prune", "--json", "--yes"}, step.args...)
 		if got := fromJSON[keysResult](t, sweep(t, db.DSN, args...)); got.Pruned != step.want {
 			t.Errorf("%q pruned %d, want %d", args, got.Pruned, step.want)
 		}

@@ -22,7 +22,7 @@ var (
 	}
 	workerCalls = []string{
 		"claim_fair('n1', '{0}', 1)", "complete('{}', '{}')", "retry('{}', '{}')", "fail('{}', '{}')", "release('{}', '{}')",
-		"extend('{}', '{}')", "payloads('{}', '{}')", "begin_delivery('{}', '{}', 1)", "rescue()", "prune()", "heartbeat('n1')", "leave('n1')", "all_shards()", "settings()",
+		"extend('{}', '{}')", "payloads('{}', '{}')", "begin_delivery('{}', '{}', 1)", "rescue()", "prune()", "heartbeat('n1')", "leave('n1')", "node_processes()", "all_shards()", "settings()",
 		"node_ceiling(1, 1, 1)",
 	}
 	operatorCalls = []string{

@@ -78,7 +78,7 @@ func TestPoolerAndSweep(t *testing.T) {
 			if got := sweep(t, dsn, "once", "--sink", "stdout"); !strings.Contains(got, `"held"`) {
 				t.Errorf("once delivered %q", got)
 			}
-			sweep(t, dsn, "prune", "--older-than", "0s")
+			sweep(t, dsn, "prune", "--older-than", "0s", "--yes")
 		})
 	}
 }

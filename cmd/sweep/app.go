@@ -63,7 +63,7 @@ func (a *app) fail(err error) int {
 	if err == nil {
 		return exitDone
 	}
-	err = explainError(err)
+	err = a.explainError(err)
 	code, hint := exitFailed, ""
 	var wrong *usageError
 	var hinted *hintError

@@ -172,11 +172,10 @@ func (l *loader) stopped(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	done := "nothing was written"
-	if l.last != "" {
-		done = "done up to " + l.last
+	if l.last == "" {
+		return fmt.Errorf("%w; nothing was written", err)
 	}
-	return withHint(fmt.Errorf("%w; %s", err, done), "Run it again: what is written already counts as a duplicate then.")
+	return withHint(fmt.Errorf("%w; done up to %s", err, l.last), "Run it again: what is written already counts as a duplicate then.")
 }
 
 type sendFunc func(ctx context.Context, batch []driver.NewMessage) ([]driver.Enqueued, error)

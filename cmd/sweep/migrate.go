@@ -71,18 +71,20 @@ func (c *migrateUpCmd) Run(ctx context.Context, a *app) error {
 type migrateDownCmd struct {
 	Steps *int  `xor:"target" placeholder:"N" env:"SWEEP_MIGRATE_STEPS" help:"How many migrations to take back; without it, one."`
 	To    *uint `xor:"target" placeholder:"VERSION" env:"SWEEP_MIGRATE_DOWN_TO" help:"Go down to this version instead; 0 takes everything back."`
+	All   bool  `xor:"target" env:"SWEEP_MIGRATE_DOWN_ALL" help:"Take everything back, and with it every message."`
 	Yes   bool  `short:"y" env:"SWEEP_MIGRATE_YES" help:"Do it without asking."`
 	migrateFlags
 	jsonFlag
 }
 
 func (migrateDownCmd) Help() string {
-	return `Says what it would take back, and asks. Without a terminal it needs --yes. Down to 0 deletes every message; the empty schema stays.
+	return `Takes one migration back, or what the flags say. It says what that is, and asks; without a terminal it needs --yes. With --all every message is deleted; the empty schema stays.
 
 Examples:
 
     sweep migrate down
-    sweep migrate down --to 0 --yes`
+    sweep migrate down --steps 2
+    sweep migrate down --all --yes`
 }
 
 // Validate refuses numbers of steps that go nowhere.
@@ -108,6 +110,9 @@ func (c *migrateDownCmd) Run(ctx context.Context, a *app) error {
 	steps := min(1, len(all))
 	if c.Steps != nil {
 		steps = min(*c.Steps, len(all))
+	}
+	if c.All {
+		steps = len(all)
 	}
 	if c.To != nil {
 		steps = slices.IndexFunc(all, func(m migrations.Migration) bool { return m.Version == *c.To })

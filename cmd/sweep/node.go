@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -19,7 +20,7 @@ import (
 // nodeFlags are what once and run share: where messages go, and how much at a time.
 type nodeFlags struct {
 	Sink  string   `required:"" placeholder:"SINK" help:"Where messages go: stdout, exec:COMMAND or an http(s):// URL, in which {namespace} and {task_queue} may stand."`
-	Route []string `sep:"none" placeholder:"QUEUE=SINK" help:"Where those of one task queue go instead. Repeat it for more."`
+	Route []string `sep:"none" placeholder:"QUEUE=SINK" help:"Where those of one task queue go instead. Repeat it for more; the variable holds one a line."`
 
 	Batch    int           `default:"100" help:"Most rows of one claim (default ${default})."`
 	Budget   byteSize      `default:"auto" help:"Payload bytes in flight, claimed and not settled; auto (the default) is 64MiB, or a quarter of the memory that the container may use where that is less."`
@@ -63,6 +64,19 @@ func (f *nodeFlags) Validate() error {
 	return nil
 }
 
+// routeValues are the routes, one each: an environment variable holds one a line.
+func (f *nodeFlags) routeValues() []string {
+	var values []string
+	for _, lines := range f.Route {
+		for line := range strings.Lines(lines) {
+			if line = strings.TrimSpace(line); line != "" {
+				values = append(values, line)
+			}
+		}
+	}
+	return values
+}
+
 // byteSize is a number of bytes as a flag: 67108864, 64MiB, 1g; 0 is auto.
 type byteSize int64
 
@@ -90,7 +104,8 @@ type node struct {
 // newNode makes the sinks and the sweeper, and connects. A nil list of shards leaves the
 // choice to the sweeper.
 func (f *nodeFlags) newNode(ctx context.Context, a *app, name string, tick time.Duration, shards []int32) (*node, error) {
-	routes, err := sink.NewRoutes(f.Sink, f.Route, sink.Options{
+	values := f.routeValues()
+	routes, err := sink.NewRoutes(f.Sink, values, sink.Options{
 		Stdout: a.stdout, HTTPTimeout: f.DeliveryTimeout, HTTPConns: f.Slots, ExecTimeout: f.DeliveryTimeout,
 	})
 	if err != nil {
@@ -102,7 +117,7 @@ func (f *nodeFlags) newNode(ctx context.Context, a *app, name string, tick time.
 		Slots: f.Slots, Share: f.Share, DeliveryTimeout: f.DeliveryTimeout, DrainTimeout: f.DrainTimeout, Logger: a.log,
 	}
 	_, config.Sink = routes.For("") // no task queue has this name
-	for _, value := range f.Route {
+	for _, value := range values {
 		r, err := sink.ParseRoute(value)
 		if err != nil {
 			return nil, &usageError{err: err}
@@ -141,6 +156,9 @@ func (n *node) work(ctx context.Context, a *app, sweep func(context.Context) err
 	// Listening on before main's own listening ends with the first signal.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it, and means it
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	ended := make(chan struct{})
 	defer close(ended)
 	defer signal.Stop(signals)

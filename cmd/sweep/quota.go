@@ -72,12 +72,16 @@ func (c *quotaCmd) Run(ctx context.Context, a *app) error {
 	return a.printf("%s: quota %d%s; claimed %d", visible(r.Namespace), r.Quota, strict, r.Claimed)
 }
 
+// set changes what the command line asks for; without such, it writes nothing, so that a
+// standby will do.
 func (c *quotaCmd) set(ctx context.Context, conn *pgx.Conn) error {
+	if c.Quota == nil && c.Strict == nil && !c.Default {
+		return nil
+	}
 	return inTx(ctx, conn, func(tx pgx.Tx) (err error) {
-		switch {
-		case c.Default:
+		if c.Default {
 			_, err = tx.Exec(ctx, `select outbox.clear_quota($1::text)`, c.Namespace)
-		case c.Quota != nil || c.Strict != nil:
+		} else {
 			_, err = tx.Exec(ctx, `select outbox.set_quota($1::text, $2::int, $3::boolean)`, c.Namespace, c.Quota, c.Strict)
 		}
 		return err

@@ -19,7 +19,7 @@ type runCmd struct {
 }
 
 func (runCmd) Help() string {
-	return `Claims, delivers and settles until it is told to stop. The first SIGTERM or SIGINT drains: no new claims, what is in flight is finished until --drain-timeout, the rest is released, exit 0. A second one releases at once, exit 1.
+	return `Claims, delivers and settles until it is told to stop. The first SIGTERM, SIGINT or SIGHUP drains: no new claims, what is in flight is finished until --drain-timeout, the rest is released, exit 0. A second one releases at once, exit 1.
 
 Any number of nodes may run, and come and go. The database gives each an even part of the shards, and those of a node that dies to the others once it has been silent for the setting node_lapse. With --shards and a list, or all, a node has those, and no other is given them. 'sweep nodes' shows who has which.
 
@@ -27,7 +27,8 @@ Examples:
 
     sweep run --sink 'https://hooks.example.com/{namespace}/{task_queue}'
     sweep run --node worker-1 --shards 0-7 --sink exec:/usr/local/bin/deliver
-    sweep run --sink stdout --budget 256MiB --slots 128`
+    sweep run --sink stdout --budget 256MiB --slots 128
+    SWEEP_ROUTE=$'email=exec:send-mail\nsms=https://sms.example.com/send' sweep run --sink stdout`
 }
 
 // Validate refuses what no node could work with.

@@ -49,8 +49,9 @@ func (a *app) checkSchema(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// explainError puts what a person can do beside an error of the database.
-func explainError(err error) error {
+// explainError puts what a person can do beside an error of the database. It goes by the
+// SQLSTATE: the message is in the server's language.
+func (a *app) explainError(err error) error {
 	var pg *pgconn.PgError
 	var hinted *hintError
 	var wrong *usageError
@@ -59,10 +60,7 @@ func explainError(err error) error {
 	}
 	switch pg.Code {
 	case "42501": // insufficient_privilege
-		if strings.Contains(pg.Message, "for database") {
-			return withHint(err, "Run it as the owner of the database, or have that one: grant create on database ... to this role.")
-		}
-		return withHint(err, "The owner of the schema grants what is missing: select outbox.grant_producer('role') to enqueue, grant_worker to claim, grant_operator for all.")
+		return withHint(err, "%s", a.missingRight())
 	case "3F000", "42883", "42P01", "42703": // no such schema, function, table, column
 		return withHint(err, `The schema is not the one that this sweep is made for: see "sweep migrate version".`)
 	case "25006": // read_only_sql_transaction
@@ -72,4 +70,19 @@ func explainError(err error) error {
 		return withHint(err, "%s", pg.Hint)
 	}
 	return err
+}
+
+// missingRight says who gives this command the right that it lacks.
+func (a *app) missingRight() string {
+	command, _, _ := strings.Cut(a.command, " ")
+	grant := "grant_operator"
+	switch command {
+	case "migrate":
+		return "Run it as the role that owns the schema; to install one, as the owner of the database, or have that one: grant create on database ... to this role."
+	case "enqueue":
+		grant = "grant_producer"
+	case "once", "run":
+		grant = "grant_worker"
+	}
+	return fmt.Sprintf("The owner of the schema gives the right to it, and again after an upgrade: select outbox.%s('role').", grant)
 }

@@ -21,7 +21,7 @@ as $$
 begin
   perform outbox.grant_producer(grant_worker.role);
   execute format('grant execute on function outbox.claim_fair, outbox.complete, outbox.retry, outbox.fail, '
-    'outbox.payloads, outbox.begin_delivery, outbox.release, outbox.extend, outbox.rescue, outbox.prune, outbox.heartbeat, outbox.leave, '
+    'outbox.payloads, outbox.begin_delivery, outbox.release, outbox.extend, outbox.rescue, outbox.prune, outbox.heartbeat, outbox.leave, outbox.node_processes, '
     'outbox.all_shards, outbox.settings, outbox.node_ceiling to %I', grant_worker.role);
 end $$;
 comment on function outbox.grant_worker is 'Lets a role enqueue, claim and settle';

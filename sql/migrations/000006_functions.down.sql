@@ -11,6 +11,9 @@ drop function outbox.suspect_text(suspect int);
 -- dropped: sql/functions/payloads.sql
 drop function outbox.payloads(ids bigint[], tokens bigint[]);
 
+-- dropped: sql/functions/node_processes.sql
+drop function outbox.node_processes();
+
 -- dropped: sql/functions/explain_claim.sql
 drop function outbox.explain_claim(node text, shards int[], batch int, max_bytes bigint, "only" text);
 

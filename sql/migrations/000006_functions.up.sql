@@ -621,6 +621,23 @@ comment on function outbox.explain_claim is 'What claim_fair would do now, and w
 revoke all on function outbox.explain_claim from public;
 -- <<< sql/functions/explain_claim.sql
 
+-- >>> sql/functions/node_processes.sql
+create or replace function outbox.node_processes()
+returns table (node text, process text)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  -- The nodes whose heartbeat has not lapsed, and which process sent it: a node that starts
+  -- looks here for those of its own machine that are gone, and leaves for them.
+  select n.node, n.process
+  from outbox.node as n
+  cross join outbox.config as g
+  where n.process is not null and n.heartbeat_at > clock_timestamp() - g.node_lapse;
+$$;
+comment on function outbox.node_processes is 'Live nodes and the processes that sent their heartbeats';
+revoke all on function outbox.node_processes from public;
+-- <<< sql/functions/node_processes.sql
+
 -- >>> sql/functions/payloads.sql
 -- requires: check_settle.sql
 create or replace function outbox.payloads(ids bigint[], tokens bigint[])
@@ -892,7 +909,7 @@ as $$
 begin
   perform outbox.grant_producer(grant_worker.role);
   execute format('grant execute on function outbox.claim_fair, outbox.complete, outbox.retry, outbox.fail, '
-    'outbox.payloads, outbox.begin_delivery, outbox.release, outbox.extend, outbox.rescue, outbox.prune, outbox.heartbeat, outbox.leave, '
+    'outbox.payloads, outbox.begin_delivery, outbox.release, outbox.extend, outbox.rescue, outbox.prune, outbox.heartbeat, outbox.leave, outbox.node_processes, '
     'outbox.all_shards, outbox.settings, outbox.node_ceiling to %I', grant_worker.role);
 end $$;
 comment on function outbox.grant_worker is 'Lets a role enqueue, claim and settle';

@@ -1,0 +1,81 @@
+package driver
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// process says which process a heartbeat comes from: by host and process id for an operator,
+// and so that another one on the same machine can tell whether it still runs.
+type process struct {
+	host  string
+	pid   int
+	scope string // where process ids mean the same: of this boot and this container; empty: unknown
+	start string // when it started, in the kernel's count: a process id is used again
+}
+
+// thisProcess is the one that runs this code.
+func thisProcess() process {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	p := process{host: host, pid: os.Getpid(), scope: processScope()}
+	p.start = processStart(p.pid)
+	return p
+}
+
+// String is the process as a heartbeat sends it, unlike that of any other node, also of one
+// in the same process.
+func (p process) String() string {
+	return fmt.Sprintf("%s pid %d %s/%s/%s", p.host, p.pid, p.scope, p.start, rand.Text()[:6])
+}
+
+// gone reports whether a process, as a heartbeat sent it, ran on this machine and does no more.
+// False where that cannot be told.
+func (p process) gone(text string) bool {
+	if p.scope == "" || !strings.HasPrefix(text, p.host+" pid ") {
+		return false
+	}
+	var pid int
+	var marks string
+	if n, err := fmt.Sscanf(strings.TrimPrefix(text, p.host+" pid "), "%d %s", &pid, &marks); n != 2 || err != nil {
+		return false
+	}
+	scope, rest, _ := strings.Cut(marks, "/")
+	start, _, found := strings.Cut(rest, "/")
+	return found && scope == p.scope && start != "" && processStart(pid) != start
+}
+
+// leaveForTheGone gives up the shards of nodes of this machine whose process is gone, killed
+// perhaps: they would wait until its heartbeat lapses. It is an attempt: what fails here
+// is left to the lapse.
+func (l *loop) leaveForTheGone(ctx context.Context, self process) {
+	rows, err := l.db.Query(ctx, `select p.node, p.process from outbox.node_processes() as p`)
+	if err != nil {
+		l.log.Debug("cannot look for nodes that are gone", "error", err)
+		return
+	}
+	var node, text string
+	gone := map[string]string{}
+	_, err = pgx.ForEachRow(rows, []any{&node, &text}, func() error {
+		if self.gone(text) {
+			gone[node] = text
+		}
+		return nil
+	})
+	for node, text := range gone {
+		if err == nil {
+			err = Leave(ctx, l.db, node, text)
+			l.log.Info("left for a node whose process is gone", "gone", node, "process", text)
+		}
+	}
+	if err != nil {
+		l.log.Debug("cannot leave for nodes that are gone", "error", err)
+	}
+}

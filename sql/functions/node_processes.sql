@@ -1,0 +1,14 @@
+create or replace function outbox.node_processes()
+returns table (node text, process text)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  -- The nodes whose heartbeat has not lapsed, and which process sent it: a node that starts
+  -- looks here for those of its own machine that are gone, and leaves for them.
+  select n.node, n.process
+  from outbox.node as n
+  cross join outbox.config as g
+  where n.process is not null and n.heartbeat_at > clock_timestamp() - g.node_lapse;
+$$;
+comment on function outbox.node_processes is 'Live nodes and the processes that sent their heartbeats';
+revoke all on function outbox.node_processes from public;
