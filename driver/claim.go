@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -60,8 +61,9 @@ func claim(ctx context.Context, q Querier, r ClaimRequest) ([]Message, error) {
 		maxBytes = &r.MaxBytes
 	}
 	rows, err := q.Query(ctx, `select c.id, c.claim_token, c.namespace, c.task_queue, c.dispatch_key, c.shard, c.attempt,
-       c.content_type, c.headers::text, c.payload, c.lease_until, c.pass, c.payload_bytes, c.suspect
-from outbox.claim_fair($1::text, $2::int[], $3::int, $4::bigint, $5::boolean) as c`,
+       c.content_type, c.headers::pg_catalog.text, c.payload,
+       (extract(epoch from c.lease_until) operator(pg_catalog.*) 1000000)::bigint, c.pass, c.payload_bytes, c.suspect
+from outbox.claim_fair($1::pg_catalog.text, $2::int[], $3::int, $4::bigint, $5::boolean) as c`,
 		r.Node, r.Shards, r.Batch, maxBytes, !r.WithoutPayloads)
 	if err != nil {
 		return nil, err
@@ -69,11 +71,13 @@ from outbox.claim_fair($1::text, $2::int[], $3::int, $4::bigint, $5::boolean) as
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Message, error) {
 		var m Message
 		var headers *string
+		var leaseUntil int64 // microseconds
 		err := row.Scan(&m.ID, &m.ClaimToken, &m.Namespace, &m.TaskQueue, &m.DispatchKey, &m.Shard, &m.Attempt,
-			&m.ContentType, &headers, &m.Payload, &m.LeaseUntil, &m.Pass, &m.PayloadBytes, &m.Suspect)
+			&m.ContentType, &headers, (*bytea)(&m.Payload), &leaseUntil, &m.Pass, &m.PayloadBytes, &m.Suspect)
 		if err != nil {
 			return m, err
 		}
+		m.LeaseUntil = time.UnixMicro(leaseUntil)
 		if headers != nil {
 			m.Headers = parseHeaders(*headers)
 		}

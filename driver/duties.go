@@ -132,17 +132,20 @@ type outboxSettings struct {
 }
 
 func (s *Sweeper) readSettings(ctx context.Context) (o outboxSettings, err error) {
-	rows, err := s.db.Query(ctx, `select current_setting('transaction_read_only') = 'on', extract(epoch from s.lease)::float8,
-       extract(epoch from s.node_lapse)::float8, s.max_batch, outbox.all_shards()
+	rows, err := s.db.Query(ctx, `select pg_catalog.current_setting('transaction_read_only'),
+       (extract(epoch from s.lease) operator(pg_catalog.*) 1000000)::bigint,
+       (extract(epoch from s.node_lapse) operator(pg_catalog.*) 1000000)::bigint, s.max_batch, outbox.all_shards()
 from outbox.settings() as s`)
 	if err != nil {
 		return o, err
 	}
-	var lease, lapse float64 // seconds
+	var readOnly string
+	var lease, lapse int64 // microseconds
 	_, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (struct{}, error) {
-		return struct{}{}, row.Scan(&o.readOnly, &lease, &lapse, &o.maxBatch, &o.shards)
+		return struct{}{}, row.Scan(&readOnly, &lease, &lapse, &o.maxBatch, &o.shards)
 	})
-	o.lease, o.lapse = time.Duration(lease*float64(time.Second)), time.Duration(lapse*float64(time.Second))
+	o.readOnly = readOnly == "on"
+	o.lease, o.lapse = time.Duration(lease)*time.Microsecond, time.Duration(lapse)*time.Microsecond
 	return o, err
 }
 

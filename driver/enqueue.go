@@ -25,11 +25,13 @@ const (
 	maxStatementBytes = 8 << 20
 
 	enqueueQuery = `
-		select outbox.enqueue($1::text, $2::text, $3::text, $4::bytea, $5::text, $6::text::jsonb, $7::text::interval)`
+		select outbox.enqueue($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.bytea,
+		                      $5::pg_catalog.text, $6::pg_catalog.text::pg_catalog.jsonb, $7::pg_catalog.text::interval)`
 	enqueueBatchQuery = `
 		select b.ord, b.id
-		from outbox.enqueue_batch($1::text[], $2::text[], $3::text[], $4::bytea[], $5::text[],
-		                          $6::text[]::jsonb[], $7::text[]::interval[]) as b`
+		from outbox.enqueue_batch($1::pg_catalog.text[], $2::pg_catalog.text[], $3::pg_catalog.text[],
+		                          $4::pg_catalog.bytea[], $5::pg_catalog.text[],
+		                          $6::pg_catalog.text[]::pg_catalog.jsonb[], $7::pg_catalog.text[]::interval[]) as b`
 )
 
 // Querier runs a query: a *pgxpool.Pool, a *pgx.Conn or a pgx.Tx, in whatever
@@ -53,6 +55,9 @@ type Enqueued struct {
 // aborted, as usual.
 func Enqueue(ctx context.Context, db Querier, m NewMessage) (Enqueued, error) {
 	args, err := enqueueArgs(m)
+	if err == nil {
+		err = checkEncoding(db)
+	}
 	if err != nil {
 		return Enqueued{}, wrap("enqueue", err)
 	}
@@ -82,6 +87,9 @@ func Enqueue(ctx context.Context, db Querier, m NewMessage) (Enqueued, error) {
 // said where there are several.
 func EnqueueBatch(ctx context.Context, db Querier, ms []NewMessage) ([]Enqueued, error) {
 	return enqueueBatch(ms, func(part []NewMessage, found func(ord int32, id *int64)) error {
+		if err := checkEncoding(db); err != nil {
+			return err
+		}
 		rows, err := db.Query(ctx, enqueueBatchQuery, batchArgs(part)...)
 		if err != nil {
 			return err

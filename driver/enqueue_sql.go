@@ -15,8 +15,10 @@ type SQLQuerier interface {
 // Arrays go as text: which other forms of them a driver takes differs.
 const enqueueBatchSQLQuery = `
 	select b.ord, b.id
-	from outbox.enqueue_batch($1::text::text[], $2::text::text[], $3::text::text[], $4::text::bytea[], $5::text::text[],
-	                          $6::text::jsonb[], $7::text::interval[]) as b`
+	from outbox.enqueue_batch($1::pg_catalog.text::pg_catalog.text[], $2::pg_catalog.text::pg_catalog.text[],
+	                          $3::pg_catalog.text::pg_catalog.text[], $4::pg_catalog.text::pg_catalog.bytea[],
+	                          $5::pg_catalog.text::pg_catalog.text[], $6::pg_catalog.text::pg_catalog.jsonb[],
+	                          $7::pg_catalog.text::interval[]) as b`
 
 // EnqueueSQL is [Enqueue] for database/sql.
 func EnqueueSQL(ctx context.Context, db SQLQuerier, m NewMessage) (Enqueued, error) {

@@ -29,12 +29,12 @@ type Ownership struct {
 // and may be out of date: claims exclude each other whatever they name (INV-1, INV-4).
 func Beat(ctx context.Context, db DB, h Heartbeat) (o Ownership, err error) {
 	err = readCommitted(ctx, db, func(tx pgx.Tx) error {
-		var seconds float64
-		err := tx.QueryRow(ctx, `select h.owned, extract(epoch from h.again_in)::float8, h.shared_name
-from outbox.heartbeat($1::text, $2::int[], nullif($3::text, ''), $4::bigint, nullif($5::text, '')) as h`,
-			h.Node, h.Shards, h.Paused, h.InFlightBytes, h.Process).Scan(&o.Shards, &seconds, &o.SharedName)
+		var again int64 // microseconds
+		err := tx.QueryRow(ctx, `select h.owned, (extract(epoch from h.again_in) operator(pg_catalog.*) 1000000)::bigint, h.shared_name
+from outbox.heartbeat($1::pg_catalog.text, $2::int[], $3::pg_catalog.text, $4::bigint, $5::pg_catalog.text) as h`,
+			h.Node, h.Shards, orNull(h.Paused), h.InFlightBytes, orNull(h.Process)).Scan(&o.Shards, &again, &o.SharedName)
 		o.Shards = append([]int32{}, o.Shards...) // none is not nil
-		o.Again = time.Duration(seconds * float64(time.Second))
+		o.Again = time.Duration(again) * time.Microsecond
 		return err
 	})
 	return o, wrap("heartbeat", err)
@@ -45,7 +45,7 @@ from outbox.heartbeat($1::text, $2::int[], nullif($3::text, ''), $4::bigint, nul
 // does nothing.
 func Leave(ctx context.Context, db DB, node, process string) error {
 	err := readCommitted(ctx, db, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `select outbox.leave($1::text, nullif($2::text, ''))`, node, process)
+		_, err := tx.Exec(ctx, `select outbox.leave($1::pg_catalog.text, $2::pg_catalog.text)`, node, orNull(process))
 		return err
 	})
 	return wrap("leave", err)

@@ -17,14 +17,14 @@ func Payloads(ctx context.Context, db Querier, messages []*Message) (lost []Ref,
 		missing[refs[i]] = m
 	}
 	ids, tokens := idsAndTokens(refs)
-	rows, err := db.Query(ctx, `select p.id, p.claim_token, p.headers::text, p.payload
+	rows, err := db.Query(ctx, `select p.id, p.claim_token, p.headers::pg_catalog.text, p.payload
 from outbox.payloads($1::bigint[], $2::bigint[]) as p`, ids, tokens)
 	if err != nil {
 		return nil, wrap("read payloads", err)
 	}
 	var ref Ref
 	var headers string
-	var payload []byte
+	var payload bytea
 	_, err = pgx.ForEachRow(rows, []any{&ref.ID, &ref.Token, &headers, &payload}, func() error {
 		if m := missing[ref]; m != nil {
 			m.Headers, m.Payload = parseHeaders(headers), payload

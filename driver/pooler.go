@@ -8,11 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// checkPooler refuses a pooler between this process and PostgreSQL where the connection's
-// query mode counts on one session behind it: in transaction mode the statement that a
-// call has prepared is not there at the next one, or is another client's. That a pooler is
-// there shows in the process id: it tells one of its own.
-func checkPooler(ctx context.Context, db DB) error {
+// checkSession refuses connections on which a Sweeper would not work.
+//
+// Those of a pooler are some where the connection's query mode counts on one session
+// behind it: in transaction mode the statement that a call has prepared is not there at
+// the next one, or is another client's. That a pooler is there shows in the process id: it
+// tells one of its own.
+func checkSession(ctx context.Context, db DB) error {
 	tx, err := db.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return wrap("begin", err)
@@ -22,12 +24,15 @@ func checkPooler(ctx context.Context, db DB) error {
 	if conn == nil {
 		return nil
 	}
+	if err := checkEncoding(tx); err != nil {
+		return err
+	}
 	mode := conn.Config().DefaultQueryExecMode
 	if mode != pgx.QueryExecModeCacheStatement && mode != pgx.QueryExecModeDescribeExec {
 		return nil
 	}
 	var pid uint32
-	if err := tx.QueryRow(ctx, "select pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(&pid); err != nil {
+	if err := tx.QueryRow(ctx, "select pg_catalog.pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(&pid); err != nil {
 		return wrap("ask for the session's process id", err)
 	}
 	if pid != conn.PgConn().PID() {

@@ -45,14 +45,14 @@ func Retry(ctx context.Context, db Querier, failures []Failure) ([]int64, error)
 	}
 	refs, reasons := split(failures)
 	return settle(ctx, db, "retry",
-		`select outbox.retry($1::bigint[], $2::bigint[], $3::text[], $4::text[]::interval[])`, refs, reasons, delays)
+		`select outbox.retry($1::bigint[], $2::bigint[], $3::pg_catalog.text[], $4::pg_catalog.text[]::interval[])`, refs, reasons, delays)
 }
 
 // Fail settles messages as failed, whatever attempts they have left. It returns the ids
 // settled, as [Complete].
 func Fail(ctx context.Context, db Querier, failures []Failure) ([]int64, error) {
 	refs, reasons := split(failures)
-	return settle(ctx, db, "fail", `select outbox.fail($1::bigint[], $2::bigint[], $3::text[])`, refs, reasons)
+	return settle(ctx, db, "fail", `select outbox.fail($1::bigint[], $2::bigint[], $3::pg_catalog.text[])`, refs, reasons)
 }
 
 // Release gives back messages that were claimed and not tried: due as they were, the
@@ -69,7 +69,7 @@ func Extend(ctx context.Context, db Querier, refs []Ref, lease time.Duration) ([
 		t := interval(lease)
 		text = &t
 	}
-	return settle(ctx, db, "extend", `select outbox.extend($1::bigint[], $2::bigint[], $3::text::interval)`, refs, text)
+	return settle(ctx, db, "extend", `select outbox.extend($1::bigint[], $2::bigint[], $3::pg_catalog.text::interval)`, refs, text)
 }
 
 // BeginDelivery notes, before it is done, that the delivery of messages with Suspect above 0
@@ -93,7 +93,8 @@ func BeginDelivery(ctx context.Context, db Querier, refs []Ref, together int) ([
 // dead or stuck, and returns how many are pending again, and how many have failed
 // because their attempts were used up.
 func Rescue(ctx context.Context, db Querier, limit int) (pending, failed int, err error) {
-	rows, err := db.Query(ctx, `select count(*) filter (where r.state = 'pending'), count(*) filter (where r.state = 'failed')
+	rows, err := db.Query(ctx, `select pg_catalog.count(*) filter (where r.state operator(pg_catalog.=) 'pending'),
+       pg_catalog.count(*) filter (where r.state operator(pg_catalog.=) 'failed')
 from outbox.rescue($1::int) as r`, limit)
 	if err != nil {
 		return 0, 0, wrap("rescue", err)

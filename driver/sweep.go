@@ -192,7 +192,7 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 	}
 	ask, cancel := context.WithTimeout(ctx, c.CallTimeout)
 	defer cancel()
-	if err := checkPooler(ask, s.db); err != nil {
+	if err := checkSession(ask, s.db); err != nil {
 		return nil, err
 	}
 	outbox, err := s.readSettings(ask)

@@ -82,13 +82,17 @@ func (a *app) poolConfig(node string) (*pgxpool.Config, error) {
 		return nil, a.dsnError(err)
 	}
 	// No prepared statement outlives a call, so that poolers in transaction mode are no
-	// obstacle; and what a role has set must not change what is read or written.
+	// obstacle. What a role has set must not change what is read or written: see pins, and
+	// driver/session.go.
 	switch config.ConnConfig.DefaultQueryExecMode {
 	case pgx.QueryExecModeCacheStatement, pgx.QueryExecModeDescribeExec:
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	params := config.ConnConfig.RuntimeParams
-	params["client_encoding"], params["datestyle"] = "UTF8", "ISO"
+	params["client_encoding"] = "UTF8"
+	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol {
+		params["standard_conforming_strings"] = "on" // without it pgx quotes nothing; poolers know both settings
+	}
 	if params["application_name"] == "" {
 		params["application_name"] = strings.TrimSpace("sweep " + a.command + " " + node)
 	}

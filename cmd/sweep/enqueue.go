@@ -138,7 +138,7 @@ func (l *loader) load(ctx context.Context, conn *pgx.Conn, files []string) error
 			return enqueueInOwnTx(ctx, conn, batch)
 		}))
 	}
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
+	tx, err := conn.BeginTx(ctx, readWrite)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}

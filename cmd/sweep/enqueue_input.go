@@ -47,7 +47,10 @@ func (l inputLine) at() string {
 // base64. A role that may only enqueue cannot see the setting.
 func lineLimit(ctx context.Context, conn *pgx.Conn) int {
 	limit := payloadCeiling
-	if err := conn.QueryRow(ctx, `select (outbox.settings()).max_payload_bytes`).Scan(&limit); err != nil {
+	err := inReadTx(ctx, conn, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `select (outbox.settings()).max_payload_bytes`).Scan(&limit)
+	})
+	if err != nil {
 		limit = payloadCeiling
 	}
 	return (limit+2)/3*4 + lineOverhead

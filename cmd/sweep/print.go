@@ -109,7 +109,8 @@ func cell(v any) string {
 	return fmt.Sprint(v)
 }
 
-func timeText(t time.Time) string { return t.Format("2006-01-02 15:04:05Z07:00") }
+// timeText is in this machine's zone, in which pgx gives times, but for those that came as text.
+func timeText(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05Z07:00") }
 
 // visible returns s with everything that a terminal would act on instead of showing
 // it (control characters, line breaks, direction overrides, odd spaces) written as

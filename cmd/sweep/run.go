@@ -52,7 +52,9 @@ func (c *runCmd) Run(ctx context.Context, a *app) error {
 	list := c.Shards.List
 	if list == nil && !c.Shards.Auto {
 		err := a.withConn(ctx, func(conn *pgx.Conn) error {
-			return conn.QueryRow(ctx, `select outbox.all_shards()`).Scan(&list)
+			return inReadTx(ctx, conn, func(tx pgx.Tx) error {
+				return tx.QueryRow(ctx, `select outbox.all_shards()`).Scan(&list)
+			})
 		})
 		if err != nil {
 			return err

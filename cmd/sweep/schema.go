@@ -16,8 +16,12 @@ import (
 // program is made for. A newer one it only warns of: that is how a rolling upgrade
 // looks from here. A role that may not read the ledger is not told.
 func (a *app) checkSchema(ctx context.Context, conn *pgx.Conn) error {
+	return inReadTx(ctx, conn, func(tx pgx.Tx) error { return a.checkSchemaIn(ctx, tx) })
+}
+
+func (a *app) checkSchemaIn(ctx context.Context, tx pgx.Tx) error {
 	var installed, readable bool
-	err := conn.QueryRow(ctx, `
+	err := tx.QueryRow(ctx, `
 		select c.oid is not null,
 		       coalesce(has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select'), false)
 		from (values ('outbox'::name)) as x(name)
@@ -27,13 +31,13 @@ func (a *app) checkSchema(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("look for the schema: %w", err)
 	}
 	if !installed {
-		return withHint(fmt.Errorf("database %q has no outbox", conn.Config().Database), `Run "sweep migrate up" first.`)
+		return withHint(fmt.Errorf("database %q has no outbox", tx.Conn().Config().Database), `Run "sweep migrate up" first.`)
 	}
 	if !readable {
 		return nil
 	}
 	var version uint
-	if err := conn.QueryRow(ctx, `select coalesce(max(m.version), 0) from outbox.migration as m`).Scan(&version); err != nil {
+	if err := tx.QueryRow(ctx, `select coalesce(max(m.version), 0) from outbox.migration as m`).Scan(&version); err != nil {
 		return fmt.Errorf("read the schema's version: %w", err)
 	}
 	all, err := migrations.List()

@@ -11,11 +11,23 @@ import (
 
 const maxTries = 5
 
+// pins are what each transaction of a command begins with, in the same round trip: what
+// is called and how results look hangs on no setting of the role. It would by way of
+// search_path: an unnest(text[]) in a schema on it is called with the rights of whoever
+// runs sweep. A pooler in transaction mode forgets settings of a session and refuses most
+// of those that a connection starts with, so they last for the transaction. TimeZone
+// stays: times are shown in it.
+const pins = "set local search_path = pg_catalog, pg_temp; set local datestyle = iso; set local intervalstyle = postgres; " +
+	"set local extra_float_digits = 1; set local bytea_output = hex"
+
+// readWrite begins a transaction that writes, read committed whatever the role's default.
+var readWrite = pgx.TxOptions{BeginQuery: "begin isolation level read committed, read write; " + pins}
+
 // inTx runs do in a transaction, read committed whatever the role's default, and
 // tries again when the database asks for that (deadlock, serialization failure).
 func inTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx) error) error {
 	for try := 1; ; try++ {
-		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, do)
+		err := pgx.BeginTxFunc(ctx, conn, readWrite, do)
 		if err == nil || try == maxTries || !isRetryable(err) {
 			return err
 		}
@@ -24,7 +36,7 @@ func inTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx) error) error {
 
 // inReadTx runs do in a transaction that can write nothing and sees one instant.
 func inReadTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx) error) error {
-	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, do)
+	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{BeginQuery: "begin isolation level repeatable read, read only; " + pins}, do)
 }
 
 func isRetryable(err error) bool {

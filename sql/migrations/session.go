@@ -119,10 +119,12 @@ func (s *session) prepare(lockTimeout time.Duration) error {
 	}
 
 	s.lockTimeout = lockTimeout
+	if _, err := s.conn.Exec(s.ctx, `set search_path = pg_catalog, pg_temp`); err != nil { // decides what = is, below
+		return fmt.Errorf("set up the session: %w", err)
+	}
 	_, err = s.conn.Exec(s.ctx, `
 		select pg_catalog.set_config(name, value, false)
-		from (values ('search_path', 'pg_catalog, pg_temp'),
-		             ('client_encoding', 'UTF8'),
+		from (values ('client_encoding', 'UTF8'),
 		             ('client_min_messages', 'warning'),
 		             ('standard_conforming_strings', 'on'),
 		             ('check_function_bodies', 'on'),

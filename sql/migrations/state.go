@@ -30,7 +30,10 @@ type state struct {
 
 func readState(ctx context.Context, conn *pgx.Conn) (state, error) {
 	st := state{recorded: none}
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	// The search_path comes first: it decides what the operators below are.
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{
+		BeginQuery: "begin isolation level repeatable read, read only; set local search_path = pg_catalog, pg_temp",
+	})
 	if err != nil {
 		return st, fmt.Errorf("read the schema's state: %w", err)
 	}

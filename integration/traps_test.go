@@ -1,0 +1,318 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/integration/pgtest"
+)
+
+// traps gives public a copy of each function, operator, type and view of pg_catalog that a
+// role may make one of, and lets every session look there first. Whatever is called by
+// search_path runs into one: it raises, and leaves a mark that outlives its transaction.
+const traps = `
+create sequence public.sprung;
+grant usage on sequence public.sprung to public;
+create function public.sprung() returns boolean language plpgsql set search_path = pg_catalog as $$
+begin
+  perform nextval('public.sprung');
+  raise exception 'a trap ran as %', current_user;
+end $$;
+do $do$
+declare
+  r record;
+begin
+  for r in
+    select p.proname, oidvectortypes(p.proargtypes) as args, format_type(p.prorettype, null) as result, p.proretset
+    from pg_proc as p
+    where p.pronamespace = 'pg_catalog'::regnamespace and p.prokind <> 'p'
+      and not '{internal,cstring,"\"any\"",trigger,event_trigger,language_handler}'::regtype[]::oid[] && (p.proargtypes::oid[] || p.prorettype)
+  loop
+    begin
+      execute format('create function public.%I(%s) returns %s %s language plpgsql as $$ begin perform public.sprung(); end $$',
+        r.proname, r.args, case when r.proretset then 'setof' end, r.result);
+    exception when others then -- not every one can be made in plpgsql
+    end;
+  end loop;
+  for r in
+    select o.oid, o.oprname, o.oprleft::regtype as l, o.oprright::regtype as r, o.oprresult::regtype as result, o.oprleft = 0 as prefix
+    from pg_operator as o where o.oprnamespace = 'pg_catalog'::regnamespace
+  loop
+    begin
+      if r.prefix then
+        execute format('create function public.op_%s(%s) returns %s language plpgsql as $$ begin perform public.sprung(); end $$', r.oid, r.r, r.result);
+        execute format('create operator public.%s (rightarg = %s, function = public.op_%s)', r.oprname, r.r, r.oid);
+      else
+        execute format('create function public.op_%s(%s, %s) returns %s language plpgsql as $$ begin perform public.sprung(); end $$', r.oid, r.l, r.r, r.result);
+        execute format('create operator public.%s (leftarg = %s, rightarg = %s, function = public.op_%s)', r.oprname, r.l, r.r, r.oid);
+      end if;
+    exception when others then
+    end;
+  end loop;
+  for r in select t.typname from pg_type as t where t.typnamespace = 'pg_catalog'::regnamespace and t.typtype = 'b' and t.typcategory <> 'A' loop
+    begin
+      execute format('create domain public.%I as pg_catalog.%I check (public.sprung())', r.typname, r.typname);
+    exception when others then
+    end;
+  end loop;
+  for r in select c.relname from pg_class as c where c.relnamespace = 'pg_catalog'::regnamespace and c.relkind in ('r', 'v') loop
+    execute format('create view public.%I as select public.sprung()', r.relname);
+    execute format('grant select on public.%I to public', r.relname);
+  end loop;
+end $do$;
+-- What an exact match makes better than pg_catalog's own, wherever public stands.
+create function public.unnest(text[]) returns setof text language plpgsql as $$ begin perform public.sprung(); end $$;
+create function public.hashtextextended(text, int) returns bigint language plpgsql as $$ begin perform public.sprung(); end $$;
+create function public.concat_ws(text, text, name) returns text language plpgsql as $$ begin perform public.sprung(); end $$;
+`
+
+// trapped is a database with traps, and a connection past them.
+func trapped(t *testing.T) (*pgtest.DB, *pgx.Conn) {
+	t.Helper()
+	db := pg.New(t)
+	admin := db.Admin(t, pgtest.Param("search_path", "pg_catalog"))
+	run(t, admin, traps)
+	run(t, admin, "alter database "+db.Name+" set search_path = public, pg_catalog")
+	// It is the traps that are tested, so they must be there.
+	conn := db.Connect(t)
+	for _, sql := range []string{
+		"select 1 = 1", "select now()", "select 'a'::text", "select 'x' like 'y'", "select lower('A')",
+		"select * from pg_stat_activity", "select nullif(1, 1)", "select * from unnest('{a}'::pg_catalog.text[])", "select 1 in (1)",
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), "trap") {
+			t.Errorf("%s runs into no trap: %v", sql, err)
+		}
+	}
+	run(t, admin, "alter sequence public.sprung restart")
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		var sprung bool
+		if err := admin.QueryRow(ctx, "select is_called from public.sprung").Scan(&sprung); err != nil || sprung {
+			t.Errorf("a trap was run into: %v (%v)", sprung, err)
+		}
+	})
+	return db, db.Connect(t, pgtest.Param("search_path", "pg_catalog"))
+}
+
+// Objects in public answer no call that a command of sweep makes, whichever command and
+// query mode.
+func TestTrapsAndSweep(t *testing.T) {
+	t.Parallel()
+	db, conn := trapped(t)
+	day := &badDay{t: t, db: db, hooks: newHooks(t)}
+	ran := map[string]bool{}
+	for _, mode := range []string{"cache_describe", "exec", "simple_protocol"} {
+		dsn := withParam(db.DSN, "default_query_exec_mode="+mode)
+		do := func(stdin string, args ...string) string {
+			t.Helper()
+			ran[args[0]], ran[strings.Join(args[:min(2, len(args))], " ")] = true, true
+			got := sweepCall{dsn: dsn, stdin: stdin, args: args}.do(t)
+			if got.code != 0 || strings.Contains(got.stdout+got.stderr, "trap") {
+				t.Errorf("%s: sweep %q: exit %d\n%s%s", mode, args, got.code, got.stdout, got.stderr)
+			}
+			return got.stdout
+		}
+		var lines strings.Builder
+		for i := range 7 {
+			fmt.Fprintf(&lines, `{"namespace": "n%d", "task_queue": "q", "dispatch_key": "%s%d", "payload": {"n": %d}}`+"\n", i%3, mode, i, i)
+		}
+		do(lines.String(), "enqueue")
+		do(lines.String(), "enqueue", "--strict")
+		do("", "quota", "n1", "9", "--strict")
+		do("", "quota", "n1", "--default")
+		do("", "pause", "n1", "--note", "why")
+		do("", "status")
+		do("", "explain")
+		do("", "explain", "--shards", "0-3", "--only", "n1", "--max-bytes", "10")
+		do("", "why", mode+"1")
+		do("", "resume", "n1")
+		do("", "cancel", mode+"1", mode+"2")
+		do("", "cancel", "--namespace", "n2", "--yes")
+		do("", "redrive", mode+"1")
+		do("", "redrive", "--namespace", "n2")
+		do("", "redrive", "--id", fmt.Sprint(one[int64](t, conn, "select id from outbox.message where dispatch_key = $1", mode+"2")))
+		if got := do("", "once", "--sink", "stdout"); !strings.Contains(got, mode+"1") {
+			t.Errorf("%s: once delivered %q", mode, got)
+		}
+		node := day.node("n1", dsn)
+		ran["run"] = true
+		do(strings.ReplaceAll(lines.String(), mode, "run "+mode), "enqueue")
+		await(t, conn, "select count(*) = 7 from outbox.settled as s join outbox.message as m using (id) where m.dispatch_key like $1 and s.outcome = 'done'", "run "+mode+"%")
+		do("", "nodes")
+		do("", "explain", "--node", "n1", "--shards", "auto")
+		node.stop(t)
+		if log := node.log.String(); strings.Contains(log, "trap") {
+			t.Errorf("%s: run logs %s", mode, log)
+		}
+		do("", "check")
+		do("", "prune", "--older-than", "0s", "--failed")
+		do("", "version")
+		do("", "migrate", "version")
+		do("", "migrate", "sql")
+		do("", "migrate", "down", "--to", "0", "--yes")
+		do("", "migrate", "up")
+	}
+	help := sweep(t, "", "--help")
+	_, commands, _ := strings.Cut(help, "Commands:\n")
+	for line := range strings.Lines(commands) {
+		name, _, _ := strings.Cut(strings.TrimPrefix(line, "  "), "  ")
+		if strings.HasPrefix(line, "  ") && !strings.HasPrefix(line, "   ") && !ran[name] {
+			t.Errorf("%q did not run", name)
+		}
+	}
+}
+
+// withParam adds a parameter to a connection string of either form.
+func withParam(dsn, param string) string {
+	if strings.Contains(dsn, "://") {
+		if strings.Contains(dsn, "?") {
+			return dsn + "&" + param
+		}
+		return dsn + "?" + param
+	}
+	return dsn + " " + param
+}
+
+// No call of the package driver runs into what stands in public, and none changes a
+// setting of the session that it is made in.
+func TestTrapsAndDriver(t *testing.T) {
+	t.Parallel()
+	db, conn := trapped(t)
+	for _, mode := range execModes {
+		config, err := pgxpool.ParseConfig(db.DSN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.ConnConfig.DefaultQueryExecMode = mode
+		config.MaxConns = 4
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		driverCalls(t, pool, conn, mode.String())
+
+		sqlDB := stdlib.OpenDB(*config.ConnConfig)
+		defer sqlDB.Close()
+		for i := range 2 { // the second time they are duplicates
+			m := driver.NewMessage{Namespace: "sql", TaskQueue: "q", DispatchKey: mode.String() + "sql", Payload: allBytes()}
+			e, err := driver.EnqueueSQL(t.Context(), sqlDB, m)
+			if err != nil || e.Duplicate != (i == 1) {
+				t.Errorf("%s: EnqueueSQL: %+v, %v", mode, e, err)
+			}
+			m.DispatchKey += "batch"
+			if _, err := driver.EnqueueBatchSQL(t.Context(), sqlDB, []driver.NewMessage{m}); err != nil {
+				t.Errorf("%s: EnqueueBatchSQL: %v", mode, err)
+			}
+		}
+		var sink collector
+		s, err := driver.NewSweeper(pool, driver.Config{Node: "n2", Sink: &sink, Batch: 7})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Once(t.Context(), 0); err != nil || len(sink.keys()) == 0 {
+			t.Errorf("%s: Once: %v, %d deliveries", mode, err, len(sink.keys()))
+		}
+	}
+}
+
+// driverCalls makes every call of the package that reaches the database, in sessions
+// with odd settings too, and looks at all that comes back.
+func driverCalls(t *testing.T, db *pgxpool.Pool, past querier, prefix string) {
+	t.Helper()
+	ctx := t.Context()
+	must := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s: %s: %v", prefix, what, err)
+		}
+	}
+	want := map[string][]byte{"empty": {}, "text": []byte(`a\b'"`), "hex": []byte(`\x4142`), "all": allBytes()}
+	for key, payload := range want {
+		m := driver.NewMessage{Namespace: "ns", TaskQueue: "q", DispatchKey: prefix + key, Payload: payload, Headers: map[string]string{"k": key}}
+		var err error
+		if key == "hex" {
+			_, err = driver.Enqueue(ctx, db, m)
+		} else {
+			_, err = driver.EnqueueBatch(ctx, db, []driver.NewMessage{m})
+		}
+		must("enqueue", err)
+	}
+	beat, err := driver.Beat(ctx, db, driver.Heartbeat{Node: prefix, Process: "p", Paused: "for a test", InFlightBytes: 3})
+	must("Beat", err)
+	if len(beat.Shards) == 0 || beat.Again < time.Second || beat.Again > time.Minute {
+		t.Errorf("%s: Beat says %+v", prefix, beat)
+	}
+	shards := one[[]int32](t, past, "select outbox.all_shards()")
+	claim := func(without bool) (refs []driver.Ref) {
+		t.Helper()
+		messages, err := driver.Claim(ctx, db, driver.ClaimRequest{Node: "n1", Shards: shards, Batch: 100, MaxBytes: 1 << 20, WithoutPayloads: without})
+		must("Claim", err)
+		if len(messages) != len(want) {
+			t.Fatalf("%s: claimed %d messages, want %d", prefix, len(messages), len(want))
+		}
+		pointers := make([]*driver.Message, len(messages))
+		for i := range messages {
+			pointers[i] = &messages[i]
+		}
+		if without {
+			lost, err := driver.Payloads(ctx, db, pointers)
+			must("Payloads", err)
+			if len(lost) > 0 {
+				t.Errorf("%s: lost %v", prefix, lost)
+			}
+		}
+		for _, m := range messages {
+			key := strings.TrimPrefix(m.DispatchKey, prefix)
+			if string(m.Payload) != string(want[key]) || m.Headers["k"] != key {
+				t.Errorf("%s: %s came back as %q with headers %q", prefix, key, m.Payload, m.Headers)
+			}
+			until := one[time.Time](t, past, "select lease_until from outbox.claimed where id = $1", m.ID)
+			if !m.LeaseUntil.Equal(until) {
+				t.Errorf("%s: lease until %v, not %v", prefix, m.LeaseUntil, until)
+			}
+			refs = append(refs, m.Ref())
+		}
+		return refs
+	}
+	settled := func(what string, ids []int64, err error) {
+		t.Helper()
+		must(what, err)
+		if len(ids) == 0 {
+			t.Errorf("%s: %s settled nothing", prefix, what)
+		}
+	}
+	refs := claim(false)
+	ids, err := driver.Extend(ctx, db, refs, time.Minute)
+	settled("Extend", ids, err)
+	noted, err := driver.BeginDelivery(ctx, db, refs[:1], 1)
+	must("BeginDelivery", err)
+	if len(noted) > 1 {
+		t.Errorf("%s: BeginDelivery noted %v", prefix, noted)
+	}
+	ids, err = driver.Release(ctx, db, refs)
+	settled("Release", ids, err)
+	refs = claim(true)
+	var none time.Duration
+	ids, err = driver.Retry(ctx, db, []driver.Failure{{Ref: refs[0], Reason: "because", Delay: &none}, {Ref: refs[1], Reason: "because"}})
+	settled("Retry", ids, err)
+	ids, err = driver.Fail(ctx, db, []driver.Failure{{Ref: refs[2], Reason: "because"}})
+	settled("Fail", ids, err)
+	ids, err = driver.Complete(ctx, db, refs[3:])
+	settled("Complete", ids, err)
+	_, _, err = driver.Rescue(ctx, db, 10)
+	must("Rescue", err)
+	_, err = driver.Prune(ctx, db, 10)
+	must("Prune", err)
+	must("Leave", driver.Leave(ctx, db, prefix, "p"))
+	run(t, past, "select outbox.cancel(array(select m.dispatch_key from outbox.message as m where m.namespace = 'ns'))")
+}
