@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -246,7 +247,8 @@ func (d *dispatcher) call(sink Sink, it *item) (o outcome) {
 	case d.clock() >= it.leased.Load():
 		return judge(Undelivered(errStale))
 	}
-	ctx, done := context.WithTimeoutCause(ctx, d.timeout, fmt.Errorf("it ran for %v", d.timeout))
+	timedOut := fmt.Errorf("timed out after %v", d.timeout)
+	ctx, done := context.WithTimeoutCause(ctx, d.timeout, timedOut)
 	defer done()
 	defer func() {
 		if p := recover(); p != nil {
@@ -255,6 +257,9 @@ func (d *dispatcher) call(sink Sink, it *item) (o outcome) {
 	}()
 	it.started.Store(d.clock())
 	o = judge(sink.Deliver(ctx, it.Message))
+	if o.err != nil && context.Cause(ctx) == timedOut && !strings.Contains(o.reason, timedOut.Error()) {
+		o.reason = timedOut.Error() + ": " + o.reason // most sinks return ctx.Err(), or what broke by its end
+	}
 	if o.verdict == again && d.ctx.Err() != nil {
 		o.verdict = untried // this node's stop interrupted it: no fault of the message
 	}

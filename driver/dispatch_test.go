@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -114,7 +115,11 @@ func TestDeliveryOutcomes(t *testing.T) {
 			sink: func(context.Context, Message) error { return (*brokenError)(nil) }, want: again, reason: "the sink panicked",
 		},
 		"time-out": {
-			sink: untilDone, want: again, reason: "it ran for 1s", after: time.Second,
+			sink: untilDone, want: again, reason: "timed out after 1s", after: time.Second,
+		},
+		"time-out, by ctx.Err": {
+			sink: func(ctx context.Context, _ Message) error { <-ctx.Done(); return fmt.Errorf("send: %w", ctx.Err()) },
+			want: again, reason: "timed out after 1s: send: context deadline exceeded", after: time.Second,
 		},
 		"lost before": {
 			sink: uncalled, before: func(_ *dispatcher, it *item) { it.lose() }, want: untried, reason: errLost.Error(),

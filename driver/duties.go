@@ -33,7 +33,7 @@ func (l *loop) attend(ctx context.Context) {
 			l.duties.extend = 0
 		}
 		if err == nil {
-			l.lease, l.lapse, l.maxBatch = outbox.lease, outbox.lapse, outbox.maxBatch
+			l.lease, l.lapse, l.maxBatch, l.retry = outbox.lease, outbox.lapse, outbox.maxBatch, outbox.retry
 		}
 		return err
 	})
@@ -128,24 +128,32 @@ type outboxSettings struct {
 	lease    time.Duration
 	lapse    time.Duration // how long a node may be silent
 	maxBatch int
+	retry    retryPolicy
 	shards   []int32 // all
 }
 
 func (s *Sweeper) readSettings(ctx context.Context) (o outboxSettings, err error) {
 	rows, err := s.db.Query(ctx, `select pg_catalog.current_setting('transaction_read_only'),
        (extract(epoch from s.lease) operator(pg_catalog.*) 1000000)::bigint,
-       (extract(epoch from s.node_lapse) operator(pg_catalog.*) 1000000)::bigint, s.max_batch, outbox.all_shards()
+       (extract(epoch from s.node_lapse) operator(pg_catalog.*) 1000000)::bigint, s.max_batch, outbox.all_shards(), s.max_attempts,
+       (extract(epoch from s.retry_base) operator(pg_catalog.*) 1000000)::bigint,
+       (extract(epoch from s.retry_cap) operator(pg_catalog.*) 1000000)::bigint,
+       (s.retry_multiplier operator(pg_catalog.*) 1000000)::bigint, (s.retry_jitter operator(pg_catalog.*) 1000000)::bigint
 from outbox.settings() as s`)
 	if err != nil {
 		return o, err
 	}
 	var readOnly string
-	var lease, lapse int64 // microseconds
+	var lease, lapse, base, limit int64 // microseconds
+	var multiplier, jitter int64        // millionths: no text of a floating-point number depends on a setting
 	_, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (struct{}, error) {
-		return struct{}{}, row.Scan(&readOnly, &lease, &lapse, &o.maxBatch, &o.shards)
+		return struct{}{}, row.Scan(&readOnly, &lease, &lapse, &o.maxBatch, &o.shards, &o.retry.maxAttempts,
+			&base, &limit, &multiplier, &jitter)
 	})
 	o.readOnly = readOnly == "on"
 	o.lease, o.lapse = time.Duration(lease)*time.Microsecond, time.Duration(lapse)*time.Microsecond
+	o.retry.base, o.retry.cap = time.Duration(base)*time.Microsecond, time.Duration(limit)*time.Microsecond
+	o.retry.multiplier, o.retry.jitter = float64(multiplier)/1e6, float64(jitter)/1e6
 	return o, err
 }
 

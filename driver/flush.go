@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -25,7 +26,8 @@ type outcome struct {
 	verdict verdict
 	err     error          // nil: delivered
 	reason  string         // its text
-	delay   *time.Duration // of RetryAfter
+	delay   *time.Duration // of RetryAfter or RetryNotBefore
+	least   bool           // of the latter: the policy's backoff may be longer
 	closed  bool           // the sink takes no message any more
 }
 
@@ -46,7 +48,7 @@ func judge(err error) outcome {
 	case errors.As(err, &permanent):
 		o.verdict = failed
 	case errors.As(err, &after):
-		o.delay = &after.delay
+		o.delay, o.least = &after.delay, after.least
 	}
 	return o
 }
@@ -67,24 +69,22 @@ func (l *loop) flush(ctx context.Context) {
 		l.progress = true
 		l.leave(it)
 	}
-	l.settle(ctx, by[done], &l.stats.done, func(ctx context.Context, items []*item) ([]int64, error) {
+	l.settle(ctx, by[done], func(ctx context.Context, items []*item) ([]int64, error) {
 		return Complete(ctx, l.db, refsOf(items))
 	})
-	l.settle(ctx, by[again], &l.stats.retried, func(ctx context.Context, items []*item) ([]int64, error) {
-		return Retry(ctx, l.db, failuresOf(items))
+	l.settle(ctx, by[again], func(ctx context.Context, items []*item) ([]int64, error) {
+		return Retry(ctx, l.db, l.failuresOf(items))
 	})
-	l.settle(ctx, by[failed], &l.stats.failed, func(ctx context.Context, items []*item) ([]int64, error) {
-		return Fail(ctx, l.db, failuresOf(items))
+	l.settle(ctx, by[failed], func(ctx context.Context, items []*item) ([]int64, error) {
+		return Fail(ctx, l.db, l.failuresOf(items))
 	})
-	l.settle(ctx, by[untried], &l.stats.released, func(ctx context.Context, items []*item) ([]int64, error) {
+	l.settle(ctx, by[untried], func(ctx context.Context, items []*item) ([]int64, error) {
 		return Release(ctx, l.db, refsOf(items))
 	})
 }
 
 // settle makes one settle call; items that it answers for leave the book.
-func (l *loop) settle(ctx context.Context, items []*item, count interface{ Add(int64) int64 },
-	call func(context.Context, []*item) ([]int64, error),
-) {
+func (l *loop) settle(ctx context.Context, items []*item, call func(context.Context, []*item) ([]int64, error)) {
 	if len(items) == 0 {
 		return
 	}
@@ -104,7 +104,6 @@ func (l *loop) settle(ctx context.Context, items []*item, count interface{ Add(i
 	for _, id := range ids {
 		answered[id] = true
 	}
-	count.Add(int64(len(ids)))
 	var lost []*item
 	for _, it := range items {
 		ours := answered[it.ID]
@@ -121,23 +120,40 @@ func (l *loop) settle(ctx context.Context, items []*item, count interface{ Add(i
 			l.stats.lost.Add(1)
 			lost = append(lost, it)
 			l.log.Debug("lost a claim", "id", it.ID, "namespace", it.Namespace, "dispatch_key", it.DispatchKey)
-		} else if it.err != nil {
-			switch it.verdict {
-			case again:
-				l.trouble.retried++
-				l.trouble.last = it
-			case failed:
-				l.trouble.failed++
-				l.trouble.last = it
-			}
-			l.log.Debug("not delivered", "id", it.ID, "namespace", it.Namespace, "dispatch_key", it.DispatchKey,
-				"attempt", it.Attempt, "error", cleanReason(it.reason))
+		} else {
+			l.countSettled(it)
 		}
 		l.leave(it)
 	}
 	if n := len(lost); n > 0 {
 		l.log.Warn("lost claims: claimed anew, cancelled, or settled already", "messages", n,
 			"last_id", lost[n-1].ID, "last_namespace", lost[n-1].Namespace, "last_dispatch_key", lost[n-1].DispatchKey)
+	}
+}
+
+// countSettled counts a message as what it was settled as, and notes for the log where it
+// was not delivered. A retry that used up the last attempt has failed for good.
+func (l *loop) countSettled(it *item) {
+	state := "due again"
+	switch {
+	case it.verdict == done:
+		l.stats.done.Add(1)
+	case it.verdict == untried:
+		l.stats.released.Add(1)
+	case it.verdict == failed || l.retry.over(it.Attempt):
+		state = "failed"
+		l.stats.failed.Add(1)
+		l.trouble.failed++
+		l.trouble.last = it
+	default:
+		state = "to be retried"
+		l.stats.retried.Add(1)
+		l.trouble.retried++
+		l.trouble.last = it
+	}
+	if it.err != nil {
+		l.log.Debug("not delivered", "id", it.ID, "namespace", it.Namespace, "dispatch_key", it.DispatchKey,
+			"attempt", it.Attempt, "now", state, "error", cleanReason(it.reason))
 	}
 }
 
@@ -157,7 +173,7 @@ func (l *loop) leave(it *item) {
 
 // atOnce reports whether the message is due again the moment that it is settled.
 func (it *item) atOnce() bool {
-	return it.verdict == untried && !it.parked || it.verdict == again && it.delay != nil && *it.delay == 0
+	return it.verdict == untried && !it.parked || it.verdict == again && it.delay != nil && *it.delay == 0 && !it.least
 }
 
 func refsOf(items []*item) []Ref {
@@ -168,10 +184,15 @@ func refsOf(items []*item) []Ref {
 	return refs
 }
 
-func failuresOf(items []*item) []Failure {
+func (l *loop) failuresOf(items []*item) []Failure {
 	failures := make([]Failure, len(items))
 	for i, it := range items {
-		failures[i] = Failure{Ref: it.Ref(), Reason: it.reason, Delay: it.delay}
+		delay := it.delay
+		if it.least {
+			later := max(*delay, l.retry.backoff(it.Attempt, rand.Float64()))
+			delay = &later
+		}
+		failures[i] = Failure{Ref: it.Ref(), Reason: it.reason, Delay: delay}
 	}
 	return failures
 }

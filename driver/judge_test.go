@@ -36,6 +36,9 @@ func TestJudge(t *testing.T) {
 		{"later joined", errors.Join(boom, RetryAfter(boom, minute)), again, &minute, false},
 		{"later, negative", RetryAfter(boom, -minute), again, &none, false},
 		{"later, twice", RetryAfter(RetryAfter(boom, time.Hour), minute), again, &minute, false},
+		{"not before", RetryNotBefore(boom, minute), again, &minute, false},
+		{"not before, negative", RetryNotBefore(boom, -minute), again, &none, false},
+		{"nil not before", RetryNotBefore(nil, time.Hour), done, nil, false},
 		{"settled", ErrSettled, settled, nil, false},
 		{"settled wrapped", fmt.Errorf("a: %w", ErrSettled), settled, nil, false},
 		{"undelivered", Undelivered(boom), untried, nil, false},
@@ -90,11 +93,12 @@ func TestCleanReason(t *testing.T) {
 			t.Fatalf("nothing is left of %q", in)
 		}
 	})
-	if got := cleanReason(strings.Repeat("é", maxReason)); got != strings.Repeat("é", maxReason/2) {
-		t.Errorf("a long reason is cut to %d bytes, want %d", len(got), maxReason)
-	}
-	if got := cleanReason("x" + strings.Repeat("é", maxReason)); !strings.HasSuffix(got, "é\uFFFD") {
-		t.Errorf("a reason cut in the middle of a rune ends with %q", got[len(got)-6:])
+	for _, before := range []string{"", "x"} { // so that the cuts are within characters, or are not
+		got := cleanReason(before + "first " + strings.Repeat("é", maxReason) + " last" + before)
+		if want := maxReason - 4; len(got) > maxReason || len(got) < want || strings.ContainsRune(got, '\uFFFD') ||
+			!strings.HasPrefix(got, before+"first é") || !strings.HasSuffix(got, "é last"+before) || !strings.Contains(got, "é…é") {
+			t.Errorf("a long reason is cut to %d bytes, want %d of both ends: %.20q", len(got), want, got)
+		}
 	}
 }
 

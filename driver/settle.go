@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -22,7 +23,7 @@ func (m *Message) Ref() Ref { return Ref{m.ID, m.ClaimToken} }
 // Failure is a failed attempt at a claimed message.
 type Failure struct {
 	Ref
-	Reason string         // what went wrong; may hold anything, it is cleaned and cut
+	Reason string         // what went wrong; may hold anything, it is cleaned, and cut in the middle
 	Delay  *time.Duration // due again after this; nil: the policy's backoff
 }
 
@@ -153,7 +154,7 @@ func split(failures []Failure) (refs []Ref, reasons []string) {
 }
 
 // maxReason is the longest reason sent to the database, in bytes; SQL cuts again, to
-// characters.
+// characters. Both take out the middle.
 const maxReason = 8 << 10
 
 // cleanReason makes a text from outside one that PostgreSQL takes and a terminal shows
@@ -161,7 +162,15 @@ const maxReason = 8 << 10
 // line ends.
 func cleanReason(s string) string {
 	if len(s) > maxReason {
-		s = s[:maxReason]
+		const half = (maxReason - len("…")) / 2
+		head, tail := half, len(s)-half
+		for i := 0; i < utf8.UTFMax && !utf8.RuneStart(s[head]); i++ {
+			head--
+		}
+		for i := 0; i < utf8.UTFMax && !utf8.RuneStart(s[tail]); i++ {
+			tail++
+		}
+		s = s[:head] + "…" + s[tail:]
 	}
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\n' && r != '\t' {

@@ -15,6 +15,7 @@ import (
 //   - nil: delivered; the message is done
 //   - [Permanent]: it can never be delivered; the message has failed (dead letter)
 //   - [RetryAfter]: retry, after the given delay
+//   - [RetryNotBefore]: retry, after the policy's backoff or the given delay, whichever is later
 //   - [Undelivered]: it was not tried; it goes back and its attempt is not charged
 //   - [ErrSettled]: the sink has settled it itself, in a transaction of its own
 //   - any other error: retry, after the policy's backoff
@@ -57,19 +58,33 @@ func Permanent(err error) error {
 type retryAfterError struct {
 	err   error
 	delay time.Duration
+	least bool // the policy's backoff may be longer
 }
 
 func (e *retryAfterError) Error() string { return e.err.Error() }
 func (e *retryAfterError) Unwrap() error { return e.err }
 
 // RetryAfter marks err as temporary: the message is due again after delay, in
-// place of the policy's backoff. A negative delay counts as 0. RetryAfter(nil, d)
+// place of the policy's backoff. It is for who knows better than the policy: with short
+// delays the attempts are soon used up. For a time that a destination asks for, as by the
+// header Retry-After, use [RetryNotBefore]. A negative delay counts as 0. RetryAfter(nil, d)
 // is nil.
 func RetryAfter(err error, delay time.Duration) error {
 	if err == nil {
 		return nil
 	}
-	return &retryAfterError{err, max(delay, 0)}
+	return &retryAfterError{err, max(delay, 0), false}
+}
+
+// RetryNotBefore marks err as temporary: the message is due again after delay or after the
+// policy's backoff, whichever is later. So a destination can put the next attempt off, and
+// cannot call for so many that they are used up before it has recovered. A negative delay
+// counts as 0. RetryNotBefore(nil, d) is nil.
+func RetryNotBefore(err error, delay time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &retryAfterError{err, max(delay, 0), true}
 }
 
 type undeliveredError struct{ err error }

@@ -68,8 +68,8 @@ type Stats struct {
 	Sweeps    int64 // claims made
 	Claimed   int64 // messages claimed
 	Done      int64 // delivered and settled
-	Retried   int64 // failed attempts given back
-	Failed    int64 // failed for good
+	Retried   int64 // failed attempts given back, to be retried
+	Failed    int64 // failed for good, also because their attempts were used up
 	Released  int64 // given back untried
 	Lost      int64 // claims that were no longer ours
 	Pauses    int64 // times that claiming paused
@@ -106,6 +106,7 @@ type loop struct {
 	lease    time.Duration // of the outbox; with lapse and maxBatch read again now and then
 	lapse    time.Duration
 	maxBatch int
+	retry    retryPolicy // of the outbox, too
 	clock    func() int64
 	control  *watermark.Controller
 	dispatch *dispatcher
@@ -218,7 +219,7 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 	l := &loop{
 		Sweeper: s, log: c.Logger.With("node", c.Node), live: live, most: maxSweeps,
 		auto: live && c.Shards == nil, shards: shards, process: self.String(),
-		lease: outbox.lease, lapse: outbox.lapse, maxBatch: outbox.maxBatch, clock: clock, control: control,
+		lease: outbox.lease, lapse: outbox.lapse, maxBatch: outbox.maxBatch, retry: outbox.retry, clock: clock, control: control,
 		dispatch: newDispatcher(limits{
 			slots: c.Slots, share: max(int(float64(c.Slots)*c.Share), 1),
 			shareBytes: max(int64(float64(params.LowBytes)*c.Share), 1),

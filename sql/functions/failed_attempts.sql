@@ -11,7 +11,8 @@ as $$
 -- Ends failed attempts at claimed messages that the caller has locked: back to pending
 -- after a delay (null: the policy's backoff), or to failed where that was the last of
 -- config.max_attempts or is final. Each leaves a row in outbox.failure. Error texts
--- come from outside: they are cut here, and a missing one is no error.
+-- come from outside: they are cut here to 2,000 characters, in the middle, since both ends may
+-- say why; and a missing one is no error.
 declare
   v_now    timestamptz := clock_timestamp();
   v_config outbox.config;
@@ -23,7 +24,10 @@ begin
   return query
   with u as (
     select distinct on (x.id, x.token)
-           x.id, x.token, left(coalesce(nullif(x.error, ''), 'no reason given'), 2000) as error, x.delay
+           x.id, x.token,
+           case when length(x.error) > 2000 then left(x.error, 999) || '…' || right(x.error, 1000)
+                else coalesce(nullif(x.error, ''), 'no reason given') end as error,
+           x.delay
     from unnest(failed_attempts.ids, failed_attempts.tokens, failed_attempts.errors, failed_attempts.delays)
          as x(id, token, error, delay)
     order by x.id, x.token

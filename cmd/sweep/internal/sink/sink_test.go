@@ -179,7 +179,7 @@ func TestTimeouts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	for queue, says := range map[string]string{"other": "within 50ms", "q": "for 60ms"} {
+	for queue, says := range map[string]string{"other": "timed out after 50ms", "q": "timed out after 60ms"} {
 		_, s := r.For(queue)
 		if err := s.Deliver(t.Context(), driver.Message{}); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("queue %q: %v, want %q", queue, err, says)

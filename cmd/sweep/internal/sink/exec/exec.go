@@ -104,8 +104,8 @@ func (s *Sink) String() string { return "exec:" + snippet.Clean([]byte(s.argv[0]
 // that went into a group of its own does, but is not waited for). On Linux the
 // command is killed when sweep dies.
 //
-// A command need not read its input. Output is dropped, but for its last 2 KiB in
-// the error of a command that fails.
+// A command need not read its input. Output is dropped, but for its beginning and its end
+// (512 and 1,024 bytes) in the error of a command that fails.
 //
 // Where the command cannot be started (its file is gone, the machine is out of
 // processes or files), that is not the message's fault: Deliver holds m for 5
@@ -119,7 +119,7 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Message) error {
 	run := ctx
 	if s.timeout > 0 {
 		var cancel context.CancelFunc
-		run, cancel = context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("it ran for %v", s.timeout))
+		run, cancel = context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("timed out after %v", s.timeout))
 		defer cancel()
 	}
 	r, err := s.run(run, append(variables, s.environ...), m.Payload)

@@ -225,14 +225,14 @@ func TestCommandThatDoesNotReadItsInput(t *testing.T) {
 func TestOutputIsCut(t *testing.T) {
 	const noise = "yes 0123456789012345678901234567890123456789 | head -c 20000000"
 	for _, c := range []struct{ name, script string }{
-		{"20 MB on stderr", noise + " >&2; (echo; echo the end) >&2; exit 1"},
-		{"20 MB on stdout", noise + "; echo; echo the end; exit 1"},
+		{"20 MB on stderr", "echo the beginning; " + noise + " >&2; (echo; echo the end) >&2; exit 1"},
+		{"20 MB on stdout", "echo the beginning; " + noise + "; echo; echo the end; exit 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, _ := shell(t, c.script, time.Minute)
 			err := s.Deliver(t.Context(), driver.Message{})
-			if err == nil || !strings.HasSuffix(err.Error(), " the end") {
-				t.Fatalf("want the end of the output, got %.200q", fmt.Sprint(err))
+			if err == nil || !strings.Contains(err.Error(), ": the beginning ") || !strings.HasSuffix(err.Error(), " the end") {
+				t.Fatalf("want beginning and end of the output, got %.200q", fmt.Sprint(err))
 			}
 			if n := len(err.Error()); n > maxOutput+200 {
 				t.Errorf("the error is %d bytes long", n)

@@ -74,7 +74,7 @@ echo $$ > "$1/child"; echo before; wait; sleep 60`
 		cancel  bool
 		says    string
 	}{
-		{"time-out", 700 * time.Millisecond, false, "killed: it ran for 700ms: before"},
+		{"time-out", 700 * time.Millisecond, false, "killed: timed out after 700ms: before"},
 		{"context", 0, true, "killed: stopped by the test: before"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestCommandThatCannotBeKilled(t *testing.T) {
 	s.kill = func(*os.Process) {}
 	began := time.Now()
 	err := s.Deliver(t.Context(), driver.Message{})
-	if sinktest.Outcome(err) != sinktest.Retry || !strings.Contains(err.Error(), "it ran for 300ms, and it cannot be killed") {
+	if sinktest.Outcome(err) != sinktest.Retry || !strings.Contains(err.Error(), "timed out after 300ms, and it cannot be killed") {
 		t.Errorf("%v", err)
 	}
 	if took := time.Since(began); took > killPatience+5*time.Second {

@@ -86,7 +86,7 @@ func (s *Sink) startAndWait(ctx context.Context, environ []string, payload []byt
 	}
 
 	var (
-		output tail
+		output ends
 		pumps  sync.WaitGroup
 	)
 	pumps.Go(func() {

@@ -6,32 +6,50 @@ import (
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/snippet"
 )
 
-// maxOutput is how much of a command's output stands in an error, in bytes as the
-// command wrote them.
-const maxOutput = 2 << 10
+const (
+	// maxOutput is how much of a command's output stands in an error, in bytes as the
+	// command wrote them: of a longer one its beginning, maxHead bytes, and its end.
+	maxOutput = 1536
+	maxHead   = 512
+)
 
-// tail is an [io.Writer] that keeps the last maxOutput bytes written to it: what
-// a command says last is mostly why it failed. The zero value is ready to use.
-type tail struct {
-	buf []byte
-	cut bool
+// ends is an [io.Writer] that keeps the first maxHead bytes written to it and the last of
+// the rest: what a command says first is mostly what failed, and what it says last mostly why. The zero
+// value is ready to use.
+type ends struct {
+	head, tail []byte
+	cut        bool
 }
 
-func (t *tail) Write(p []byte) (int, error) {
-	t.cut = t.cut || len(t.buf)+len(p) > maxOutput
-	t.buf = append(t.buf, p[max(0, len(p)-maxOutput):]...)
-	t.buf = append(t.buf[:0], t.buf[max(0, len(t.buf)-maxOutput):]...)
-	return len(p), nil
+func (e *ends) Write(p []byte) (int, error) {
+	const most = maxOutput - maxHead
+	n := len(p)
+	first := min(n, maxHead-len(e.head))
+	e.head = append(e.head, p[:first]...)
+	p = p[first:]
+	e.cut = e.cut || len(e.tail)+len(p) > most
+	e.tail = append(e.tail, p[max(0, len(p)-most):]...)
+	e.tail = append(e.tail[:0], e.tail[max(0, len(e.tail)-most):]...)
+	return n, nil
 }
 
-// String returns the output as one clean line, with "…" in front if it was cut.
-func (t *tail) String() string {
-	if !t.cut {
-		return snippet.Clean(t.buf, maxOutput*utf8.UTFMax)
+// String returns the output as one clean line, with " … " where it was cut.
+func (e *ends) String() string {
+	if !e.cut {
+		return snippet.Clean(append(e.head[:len(e.head):len(e.head)], e.tail...), maxOutput*utf8.UTFMax)
 	}
-	rest := t.buf
-	for len(rest) > 0 && !utf8.RuneStart(rest[0]) { // the cut may have split a character
-		rest = rest[1:]
+	// The cut may have split a character at either side.
+	head, tail := e.head, e.tail
+	for i := 1; i <= min(len(head), utf8.UTFMax); i++ {
+		if b := head[len(head)-i]; utf8.RuneStart(b) {
+			if !utf8.FullRune(head[len(head)-i:]) {
+				head = head[:len(head)-i]
+			}
+			break
+		}
 	}
-	return "…" + snippet.Clean(rest, maxOutput*utf8.UTFMax)
+	for len(tail) > 0 && !utf8.RuneStart(tail[0]) {
+		tail = tail[1:]
+	}
+	return snippet.Clean(head, maxHead*utf8.UTFMax) + " … " + snippet.Clean(tail, maxOutput*utf8.UTFMax)
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-func TestTail(t *testing.T) {
-	long := strings.Repeat("x", maxOutput)
+func TestEnds(t *testing.T) {
+	head, long := strings.Repeat("h", maxHead), strings.Repeat("x", maxOutput-maxHead)
 	for _, c := range []struct {
 		name   string
 		writes []string
@@ -15,15 +15,16 @@ func TestTail(t *testing.T) {
 	}{
 		{"nothing", nil, ""},
 		{"short", []string{"a", "b"}, "ab"},
-		{"exactly full", []string{long}, long},
-		{"one over", []string{long, "y"}, "…" + long[1:] + "y"},
-		{"one large write", []string{"first" + long}, "…" + long},
-		{"large after small", []string{"a", long}, "…" + long},
-		{"never half a character", []string{"é", long[1:]}, "…" + long[1:]},
+		{"exactly full", []string{head + long}, head + long},
+		{"one over", []string{head + long, "y"}, head + " … " + long[1:] + "y"},
+		{"one large write", []string{head + "lost" + long}, head + " … " + long},
+		{"large after small", []string{"a", head + long}, "a" + head[1:] + " … " + long},
+		{"never half a character", []string{head[1:] + "é", long[2:] + "é", long[1:]}, head[1:] + " … " + long[1:]},
+		{"a character on the border", []string{head[1:] + "é", "end"}, head[1:] + "éend"},
 		{"cleaned", []string{"\x1b[31m a\n\n", "b\xff"}, "[31m a b\uFFFD"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var out tail
+			var out ends
 			for _, w := range c.writes {
 				if n, err := out.Write([]byte(w)); n != len(w) || err != nil {
 					t.Fatalf("Write = %d, %v, want %d", n, err, len(w))
@@ -36,17 +37,18 @@ func TestTail(t *testing.T) {
 	}
 }
 
-func TestTailKeepsTheLastBytes(t *testing.T) {
-	var out tail
+func TestEndsKeepsFirstAndLastBytes(t *testing.T) {
+	var out ends
 	var all strings.Builder
 	for range 300 {
 		w := strings.Repeat(string(rune('a'+rand.IntN(26))), rand.IntN(3*maxOutput)*rand.IntN(2)+rand.IntN(50))
 		all.WriteString(w)
 		_, _ = out.Write([]byte(w))
-		want := all.String()
-		want = want[max(0, len(want)-maxOutput):]
-		if string(out.buf) != want {
-			t.Fatalf("after %d bytes the tail is not their end", all.Len())
+		head := all.String()[:min(all.Len(), maxHead)]
+		rest := all.String()[len(head):]
+		rest = rest[max(0, len(rest)-(maxOutput-maxHead)):]
+		if string(out.head) != head || string(out.tail) != rest {
+			t.Fatalf("after %d bytes it does not hold both ends", all.Len())
 		}
 	}
 }

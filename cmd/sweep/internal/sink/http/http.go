@@ -7,8 +7,8 @@
 // The status says what becomes of the message:
 //
 //	2xx                      done, whatever the body
-//	429, 503                 retry after Retry-After, at most an hour; without a
-//	                         sane one by the policy
+//	429, 503                 retry by the policy, and not before Retry-After, of which
+//	                         an hour counts at most
 //	401, 403, 407, 408, 409,
 //	421, 423, 425            retry by the policy
 //	other 4xx, 410 too       the message has failed for good
@@ -129,7 +129,7 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Message) error {
 	if ctx.Err() != nil {
 		return driver.Undelivered(fmt.Errorf("%s: not sent: %w", s, context.Cause(ctx)))
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("no full answer within %v", s.timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("timed out after %v without a full answer", s.timeout))
 	defer cancel()
 	request, err := nethttp.NewRequestWithContext(ctx, nethttp.MethodPost, s.String(), bytes.NewReader(m.Payload))
 	if err != nil {
@@ -212,7 +212,7 @@ func (s *Sink) refused(response *nethttp.Response, body []byte) error {
 	}
 	if status == nethttp.StatusTooManyRequests || status == nethttp.StatusServiceUnavailable {
 		if delay, ok := retryAfter(response.Header); ok {
-			return driver.RetryAfter(err, delay)
+			return driver.RetryNotBefore(err, delay)
 		}
 	}
 	return err

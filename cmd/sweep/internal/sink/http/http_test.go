@@ -206,7 +206,7 @@ func TestStatus(t *testing.T) {
 		sinktest.Failed: {
 			400, 402, 404, 405, 406, 410, 411, 412, 413, 414, 415, 416, 417, 418, 422, 424, 426, 428, 431, 451, 499,
 		},
-		sinktest.RetryAfter: {429, 503},
+		sinktest.NotBefore: {429, 503},
 		sinktest.Retry: {
 			300, 301, 302, 303, 304, 307, 308, 399, 401, 403, 407, 408, 409, 421, 423, 425, 500, 501, 502, 504, 505, 507, 511, 599, 600, 999,
 		},
@@ -223,7 +223,7 @@ func TestStatus(t *testing.T) {
 				if status != 304 && !strings.HasSuffix(err.Error(), ": the reason") {
 					t.Errorf("no body in %q", err)
 				}
-				if want == sinktest.RetryAfter && sinktest.Delay(err) != 17*time.Second {
+				if want == sinktest.NotBefore && sinktest.Delay(err) != 17*time.Second {
 					t.Errorf("delay %v", sinktest.Delay(err))
 				}
 			})
@@ -236,8 +236,8 @@ func TestRetryAfterOverTheWire(t *testing.T) {
 		header, want string
 		delay        time.Duration
 	}{
-		{"Retry-After: 100000\r\n", sinktest.RetryAfter, time.Hour},
-		{"Retry-After: Sun, 06 Nov 1994 08:50:37 GMT\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n", sinktest.RetryAfter, time.Minute},
+		{"Retry-After: 100000\r\n", sinktest.NotBefore, time.Hour},
+		{"Retry-After: Sun, 06 Nov 1994 08:50:37 GMT\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n", sinktest.NotBefore, time.Minute},
 		{"Retry-After: Sun, 06 Nov 2094 08:50:37 GMT\r\n", sinktest.Retry, -1},
 		{"Retry-After: -1\r\n", sinktest.Retry, -1},
 		{"Retry-After: 0\r\n", sinktest.Retry, -1},

@@ -17,10 +17,11 @@ import (
 // What becomes of a message, as driver.Sink's answer says.
 const (
 	Done        = "done"
-	Failed      = "failed"      // driver.Permanent
-	RetryAfter  = "retry after" // driver.RetryAfter
-	Undelivered = "undelivered" // driver.Undelivered
-	Closed      = "closed"      // driver.Undelivered and driver.ErrSinkClosed
+	Failed      = "failed"           // driver.Permanent
+	NotBefore   = "retry not before" // driver.RetryNotBefore
+	RetryAfter  = "retry after"      // driver.RetryAfter
+	Undelivered = "undelivered"      // driver.Undelivered
+	Closed      = "closed"           // driver.Undelivered and driver.ErrSinkClosed
 	Retry       = "retry"
 )
 
@@ -39,12 +40,15 @@ func Outcome(err error) string {
 	case find(err, driver.Permanent(probe)) != nil:
 		return Failed
 	case find(err, driver.RetryAfter(probe, 0)) != nil:
+		if reflect.ValueOf(find(err, driver.RetryAfter(probe, 0))).Elem().FieldByName("least").Bool() {
+			return NotBefore
+		}
 		return RetryAfter
 	}
 	return Retry
 }
 
-// Delay is the delay of a driver.RetryAfter, -1 for every other answer.
+// Delay is the delay of a driver.RetryAfter or driver.RetryNotBefore, -1 for every other answer.
 func Delay(err error) time.Duration {
 	found := find(err, driver.RetryAfter(errors.New("probe"), 0))
 	if found == nil {

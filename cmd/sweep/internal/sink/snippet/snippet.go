@@ -11,9 +11,26 @@ import (
 
 // Clean returns text as one line of at most max bytes: every run of white space,
 // control and formatting characters (escape sequences, right-to-left overrides)
-// becomes one space, and invalid UTF-8 becomes U+FFFD. A longer text is cut
-// between two characters and ends with "…", which is not counted.
+// becomes one space, and invalid UTF-8 becomes U+FFFD. Of a longer text the middle is cut
+// out, between two characters: "…" stands there, which is not counted. Its beginning often
+// says what failed, and its end why.
 func Clean(text []byte, max int) string {
+	line := oneLine(text)
+	if len(line) <= max {
+		return line
+	}
+	head := (max + 1) / 2
+	for head > 0 && !utf8.RuneStart(line[head]) {
+		head--
+	}
+	tail := len(line) - (max - head)
+	for tail < len(line) && !utf8.RuneStart(line[tail]) {
+		tail++
+	}
+	return line[:head] + "…" + line[tail:]
+}
+
+func oneLine(text []byte) string {
 	var b strings.Builder
 	gap := false
 	for len(text) > 0 {
@@ -22,14 +39,6 @@ func Clean(text []byte, max int) string {
 		if r == ' ' || !unicode.IsPrint(r) {
 			gap = b.Len() > 0
 			continue
-		}
-		need := utf8.RuneLen(r)
-		if gap {
-			need++
-		}
-		if b.Len()+need > max {
-			b.WriteString("…")
-			break
 		}
 		if gap {
 			b.WriteByte(' ')
