@@ -59,3 +59,31 @@ func TestPruneByWorkers(t *testing.T) {
 		wantError(t, err, "42501", "only operators")
 	}
 }
+
+// TestPruneBySetRole: an operator is who may act as one, by his own name or by the role
+// that he has set, and who has set a lesser role has laid his rights down.
+func TestPruneBySetRole(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	operators, worker, person, lead := db.Role(t), db.Role(t), db.Role(t), db.Role(t)
+	run(t, db.Pool, "select outbox.grant_operator($1), outbox.grant_worker($2), outbox.grant_operator($3)", operators.Name, worker.Name, lead.Name)
+	admin := db.Admin(t)
+	run(t, admin, "alter role "+person.Name+" noinherit")
+	run(t, admin, "grant "+operators.Name+" to "+person.Name)
+	run(t, admin, "grant "+worker.Name+" to "+lead.Name)
+
+	conn := db.Connect(t, pgtest.As(person))
+	_, err := conn.Exec(t.Context(), "select outbox.prune('0', 10)")
+	wantError(t, err, "42501")
+	run(t, conn, "set role "+operators.Name)
+	run(t, conn, "select outbox.prune('0', 10, true)")
+
+	conn = db.Connect(t, pgtest.As(lead))
+	run(t, conn, "select outbox.prune('0', 10, true)")
+	run(t, conn, "set role "+worker.Name)
+	_, err = conn.Exec(t.Context(), "select outbox.prune('0', 10)")
+	wantError(t, err, "42501", "only operators")
+	run(t, conn, "select outbox.prune()")
+	run(t, conn, "reset role")
+	run(t, conn, "select outbox.prune('0', 10, true)")
+}

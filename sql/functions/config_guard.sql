@@ -1,3 +1,4 @@
+-- requires: span.sql
 create or replace function outbox.config_guard()
 returns trigger
 language plpgsql
@@ -5,11 +6,27 @@ set search_path = pg_catalog, pg_temp
 as $$
 -- Keeps shard_count as it is once a message exists: stored shards would no longer
 -- match, and a key's shard must not change while it is in flight. Notes a default quota
--- that is lowered, as keep_former_quota() does.
+-- that is lowered, as keep_former_quota() does. And holds spans to their bounds: the
+-- constraints compare intervals, to which a month has 30 days and a year 360, so that
+-- '-10 years 3607 days' is between them and still lasts for less than no time.
+declare
+  v_bad text;
 begin
   if tg_op = 'DELETE' then
     raise exception 'outbox.config must keep its one row'
       using errcode = 'OB005', hint = 'Update it instead.';
+  end if;
+  select string_agg(format('%s is %s', s.name, s.value), ', ') into v_bad
+  from (values ('lease', new.lease, interval '1 s', interval '1 day'),
+               ('retry_base', new.retry_base, '1 ms', '1 day'),
+               ('retry_cap', new.retry_cap, outbox.span(new.retry_base), '371 days'),
+               ('claim_idle_timeout', new.claim_idle_timeout, '100 ms', '1 h'),
+               ('node_lapse', new.node_lapse, '1 s', '1 day'),
+               ('retention', new.retention, '0', '38000 days')) as s(name, value, low, high)
+  where outbox.span(s.value) not between s.low and s.high or extract(epoch from s.value) < 0;
+  if v_bad is not null then
+    raise exception '%', v_bad
+      using errcode = 'check_violation', hint = 'Write a span in days or less: a month or year has no length of its own.';
   end if;
   if new.shard_count <> old.shard_count then
     -- Whoever is about to write the first message waits, and then reads the new count.

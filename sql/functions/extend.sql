@@ -18,7 +18,7 @@ declare
   v_lease interval := coalesce(extend.lease, (select c.lease from outbox.config as c));
 begin
   perform outbox.check_settle('extend', extend.ids, extend.tokens);
-  if v_lease not between '1 ms' and '1 day' then
+  if outbox.span(v_lease) not between '1 ms' and '1 day' then -- the span: '-10 years 3651 days' compares as 51 days
     perform outbox.bad_argument('extend', 'lease', format('is %s', v_lease), 'Give up to a day, or null for config.lease.');
   end if;
   v_ids := array(

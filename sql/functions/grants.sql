@@ -1,3 +1,4 @@
+-- requires: bad_argument.sql
 create or replace function outbox.grant_producer(role name)
 returns void
 language plpgsql
@@ -17,8 +18,12 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- Lets a role enqueue, claim and settle: what the sweep binary needs.
+-- Lets a role enqueue, claim and settle: what the sweep binary needs. Not public: who
+-- claims reads every tenant's payloads, and settles what others have claimed.
 begin
+  if coalesce(grant_worker.role, 'public') = 'public' then
+    perform outbox.bad_argument('grant_worker', 'role', 'is null or public, which means every role', 'Name the role that sweep connects as.');
+  end if;
   perform outbox.grant_producer(grant_worker.role);
   execute format('grant execute on function outbox.claim_fair, outbox.complete, outbox.retry, outbox.fail, '
     'outbox.payloads, outbox.begin_delivery, outbox.release, outbox.extend, outbox.rescue, outbox.prune, outbox.heartbeat, outbox.leave, outbox.node_processes, '
@@ -33,8 +38,11 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 -- Lets a role do all that a worker can, see everything (payloads too), set quotas and
--- settings, pause, cancel and redrive.
+-- settings, pause, cancel and redrive. Not public, as grant_worker.
 begin
+  if coalesce(grant_operator.role, 'public') = 'public' then
+    perform outbox.bad_argument('grant_operator', 'role', 'is null or public, which means every role', 'Name a role, and grant that to the people on duty.');
+  end if;
   perform outbox.grant_worker(grant_operator.role);
   execute format('grant execute on function outbox.explain_claim, outbox.why, outbox.check, outbox.lock_holders, '
     'outbox.unowned_shards, outbox.configure, outbox.quota, outbox.set_quota, outbox.clear_quota, '

@@ -20,18 +20,21 @@ declare
   v_done    int := 0;
   v_node    text;
   v_kept    interval := (select c.retention from outbox.config as c);
+  -- Spans, which are what counts: '-10 years 3607 days' compares as 7 days, and is less than none.
+  v_age     interval := outbox.span(coalesce(prune.older_than, v_kept));
+  v_invoker name := coalesce(nullif(current_setting('role'), 'none'), session_user); -- the role that is set, if one is
 begin
-  if prune.older_than < '0' then
+  if extract(epoch from prune.older_than) < 0 then
     perform outbox.bad_argument('prune', 'older_than', 'is negative', 'Give an age, as in ''7 days''.');
   elsif coalesce(prune.max, 0) < 1 then
     perform outbox.bad_argument('prune', 'max', 'is null or below 1', 'Give the most messages to delete.');
   end if;
-  if (prune.failed or prune.older_than < v_kept)
-     and not has_function_privilege(session_user, 'outbox.redrive(bigint[])', 'execute') then
+  if (prune.failed or v_age < outbox.span(v_kept))
+     and not has_function_privilege(v_invoker, 'outbox.redrive(bigint[])', 'execute') then
     raise exception 'outbox.prune: only operators prune failed messages, or others before their retention of %', v_kept
       using errcode = 'insufficient_privilege', hint = 'outbox.grant_operator makes an operator.';
   end if;
-  v_before := clock_timestamp() - outbox.span(coalesce(prune.older_than, v_kept));
+  v_before := clock_timestamp() - v_age;
   foreach v_outcome in array case when prune.failed then '{done,cancelled,failed}' else '{done,cancelled}' end::text[] loop
     v_ids := array(select s.id from outbox.settled as s
                    where s.outcome = v_outcome and s.settled_at <= v_before

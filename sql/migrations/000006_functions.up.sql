@@ -495,6 +495,56 @@ comment on function outbox.claim_fair is 'Claims due messages, fairly over names
 revoke all on function outbox.claim_fair from public;
 -- <<< sql/functions/claim_fair.sql
 
+-- >>> sql/functions/config_guard.sql
+-- requires: span.sql
+create or replace function outbox.config_guard()
+returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- Keeps shard_count as it is once a message exists: stored shards would no longer
+-- match, and a key's shard must not change while it is in flight. Notes a default quota
+-- that is lowered, as keep_former_quota() does. And holds spans to their bounds: the
+-- constraints compare intervals, to which a month has 30 days and a year 360, so that
+-- '-10 years 3607 days' is between them and still lasts for less than no time.
+declare
+  v_bad text;
+begin
+  if tg_op = 'DELETE' then
+    raise exception 'outbox.config must keep its one row'
+      using errcode = 'OB005', hint = 'Update it instead.';
+  end if;
+  select string_agg(format('%s is %s', s.name, s.value), ', ') into v_bad
+  from (values ('lease', new.lease, interval '1 s', interval '1 day'),
+               ('retry_base', new.retry_base, '1 ms', '1 day'),
+               ('retry_cap', new.retry_cap, outbox.span(new.retry_base), '371 days'),
+               ('claim_idle_timeout', new.claim_idle_timeout, '100 ms', '1 h'),
+               ('node_lapse', new.node_lapse, '1 s', '1 day'),
+               ('retention', new.retention, '0', '38000 days')) as s(name, value, low, high)
+  where outbox.span(s.value) not between s.low and s.high or extract(epoch from s.value) < 0;
+  if v_bad is not null then
+    raise exception '%', v_bad
+      using errcode = 'check_violation', hint = 'Write a span in days or less: a month or year has no length of its own.';
+  end if;
+  if new.shard_count <> old.shard_count then
+    -- Whoever is about to write the first message waits, and then reads the new count.
+    lock table outbox.message in share row exclusive mode;
+    if exists (select from outbox.message) then
+      raise exception 'shard_count is fixed at % once a message exists', old.shard_count
+        using errcode = 'OB005', hint = 'Drain and prune the outbox first.';
+    end if;
+  end if;
+  if new.default_quota < old.default_quota then
+    insert into outbox.former_quota (until, quota, by) values (clock_timestamp(), old.default_quota, session_user);
+  end if;
+  return new;
+end $$;
+comment on function outbox.config_guard is 'Trigger: fixes shard_count once a message exists, notes a default quota that is lowered';
+revoke all on function outbox.config_guard from public;
+create or replace trigger config_guard before update or delete on outbox.config
+  for each row execute function outbox.config_guard();
+-- <<< sql/functions/config_guard.sql
+
 -- >>> sql/functions/explain_claim.sql
 -- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql hold_reason.sql paused_routes.sql count_due.sql lock_holders.sql
 create or replace function outbox.explain_claim(
@@ -621,6 +671,47 @@ comment on function outbox.explain_claim is 'What claim_fair would do now, and w
 revoke all on function outbox.explain_claim from public;
 -- <<< sql/functions/explain_claim.sql
 
+-- >>> sql/functions/extend.sql
+-- requires: bad_argument.sql check_settle.sql span.sql
+create or replace function outbox.extend(ids bigint[], tokens bigint[], lease interval default null)
+returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Lets claims run on for a lease from now (null: config.lease). Returns the ids that are
+-- still this claim's; the rest were lost, and whoever works on them should stop. It never
+-- waits: a row that somebody has locked, to settle it perhaps, is not extended and not
+-- lost either, and keeps nobody from extending the others.
+declare
+  v_ids   bigint[];
+  v_lease interval := coalesce(extend.lease, (select c.lease from outbox.config as c));
+begin
+  perform outbox.check_settle('extend', extend.ids, extend.tokens);
+  if outbox.span(v_lease) not between '1 ms' and '1 day' then -- the span: '-10 years 3651 days' compares as 51 days
+    perform outbox.bad_argument('extend', 'lease', format('is %s', v_lease), 'Give up to a day, or null for config.lease.');
+  end if;
+  v_ids := array(
+    select c.id
+    from (select distinct u.id, u.token from unnest(extend.ids, extend.tokens) as u(id, token)) as u
+    join outbox.claimed as c on c.id = u.id and c.claim_token = u.token
+    order by c.id
+    for update of c skip locked);
+  update outbox.claimed as c set lease_until = clock_timestamp() + outbox.span(v_lease)
+  where c.id = any (v_ids);
+  return query
+  select c.id
+  from (select distinct u.id, u.token from unnest(extend.ids, extend.tokens) as u(id, token)) as u
+  join outbox.claimed as c on c.id = u.id and c.claim_token = u.token;
+end $$;
+comment on function outbox.extend is 'Lets claims run on; the ids that are still ours, the rest were lost';
+revoke all on function outbox.extend from public;
+-- <<< sql/functions/extend.sql
+
 -- >>> sql/functions/failed_attempts.sql
 -- requires: retry_delay.sql span.sql
 create or replace function outbox.failed_attempts(
@@ -730,6 +821,85 @@ end $$;
 comment on function outbox.payloads is 'Headers and payloads of claimed messages; of the rest the claim was lost';
 revoke all on function outbox.payloads from public;
 -- <<< sql/functions/payloads.sql
+
+-- >>> sql/functions/prune.sql
+-- requires: bad_argument.sql span.sql lock_class.sql node_lock.sql redrive.sql
+create or replace function outbox.prune(older_than interval default null, max int default 1000, failed boolean default false)
+returns int
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Deletes up to max messages that were done or cancelled (and failed, when asked) longer
+-- ago than older_than (null: config.retention), with payloads and failures, the walks
+-- of nodes that are gone, and quotas that were lowered long ago. Their dispatch keys are
+-- free again. Returns how many messages; call it until that is below max.
+declare
+  v_before  timestamptz;
+  v_outcome text;
+  v_ids     bigint[];
+  v_done    int := 0;
+  v_node    text;
+  v_kept    interval := (select c.retention from outbox.config as c);
+  -- Spans, which are what counts: '-10 years 3607 days' compares as 7 days, and is less than none.
+  v_age     interval := outbox.span(coalesce(prune.older_than, v_kept));
+  v_invoker name := coalesce(nullif(current_setting('role'), 'none'), session_user); -- the role that is set, if one is
+begin
+  if extract(epoch from prune.older_than) < 0 then
+    perform outbox.bad_argument('prune', 'older_than', 'is negative', 'Give an age, as in ''7 days''.');
+  elsif coalesce(prune.max, 0) < 1 then
+    perform outbox.bad_argument('prune', 'max', 'is null or below 1', 'Give the most messages to delete.');
+  end if;
+  if (prune.failed or v_age < outbox.span(v_kept))
+     and not has_function_privilege(v_invoker, 'outbox.redrive(bigint[])', 'execute') then
+    raise exception 'outbox.prune: only operators prune failed messages, or others before their retention of %', v_kept
+      using errcode = 'insufficient_privilege', hint = 'outbox.grant_operator makes an operator.';
+  end if;
+  v_before := clock_timestamp() - v_age;
+  foreach v_outcome in array case when prune.failed then '{done,cancelled,failed}' else '{done,cancelled}' end::text[] loop
+    v_ids := array(select s.id from outbox.settled as s
+                   where s.outcome = v_outcome and s.settled_at <= v_before
+                   order by s.settled_at limit prune.max - v_done
+                   for update skip locked);
+    delete from outbox.failure as f where f.id = any (v_ids);
+    delete from outbox.message as m where m.id = any (v_ids);
+    delete from outbox.settled as s where s.id = any (v_ids);
+    v_done := v_done + cardinality(v_ids);
+    exit when v_done >= prune.max;
+  end loop;
+  delete from outbox.former_quota as q where q.ctid = any (array(
+    select f.ctid from outbox.former_quota as f
+    where f.until < clock_timestamp() - interval '30 days' limit 100 for update skip locked));
+  -- Nodes that are gone: a new one goes on at the newest walk of any, the others are of no
+  -- use. Only under the node's lock: its claim would have to wait for this transaction.
+  delete from outbox.node as n where n.node in (
+    select o.node from outbox.node as o
+    where o.heartbeat_at < clock_timestamp() - interval '1 day' limit 100 for update skip locked);
+  for v_node in
+    select w.node from outbox.walk as w
+    where w.claimed_at < clock_timestamp() - interval '1 hour'
+      and exists (select from outbox.walk as l where l.claimed_at > w.claimed_at)
+    limit 100
+  loop
+    if pg_try_advisory_xact_lock(outbox.lock_class(), outbox.node_lock(v_node)) then
+      delete from outbox.route as r
+      where r.node = v_node
+        and (r.served_at < clock_timestamp() - interval '30 days'
+             or exists (select from outbox.route as l where l.namespace = r.namespace and l.served_at > r.served_at));
+      if not exists (select from outbox.route as r where r.node = v_node) then
+        delete from outbox.walk as w where w.node = v_node;
+      end if;
+    end if;
+  end loop;
+  return v_done;
+end $$;
+comment on function outbox.prune is 'Deletes old settled messages; how many';
+revoke all on function outbox.prune from public;
+-- <<< sql/functions/prune.sql
 
 -- >>> sql/functions/release.sql
 -- requires: check_settle.sql lock_claimed.sql
@@ -947,6 +1117,7 @@ revoke all on function outbox.why from public;
 -- <<< sql/functions/why.sql
 
 -- >>> sql/functions/grants.sql
+-- requires: bad_argument.sql
 create or replace function outbox.grant_producer(role name)
 returns void
 language plpgsql
@@ -966,8 +1137,12 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- Lets a role enqueue, claim and settle: what the sweep binary needs.
+-- Lets a role enqueue, claim and settle: what the sweep binary needs. Not public: who
+-- claims reads every tenant's payloads, and settles what others have claimed.
 begin
+  if coalesce(grant_worker.role, 'public') = 'public' then
+    perform outbox.bad_argument('grant_worker', 'role', 'is null or public, which means every role', 'Name the role that sweep connects as.');
+  end if;
   perform outbox.grant_producer(grant_worker.role);
   execute format('grant execute on function outbox.claim_fair, outbox.complete, outbox.retry, outbox.fail, '
     'outbox.payloads, outbox.begin_delivery, outbox.release, outbox.extend, outbox.rescue, outbox.prune, outbox.heartbeat, outbox.leave, outbox.node_processes, '
@@ -982,8 +1157,11 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 -- Lets a role do all that a worker can, see everything (payloads too), set quotas and
--- settings, pause, cancel and redrive.
+-- settings, pause, cancel and redrive. Not public, as grant_worker.
 begin
+  if coalesce(grant_operator.role, 'public') = 'public' then
+    perform outbox.bad_argument('grant_operator', 'role', 'is null or public, which means every role', 'Name a role, and grant that to the people on duty.');
+  end if;
   perform outbox.grant_worker(grant_operator.role);
   execute format('grant execute on function outbox.explain_claim, outbox.why, outbox.check, outbox.lock_holders, '
     'outbox.unowned_shards, outbox.configure, outbox.quota, outbox.set_quota, outbox.clear_quota, '
