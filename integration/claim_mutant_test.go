@@ -82,6 +82,15 @@ func mutantPlan(_ context.Context, t *testing.T, db *pgtest.DB) error {
 	return planJudge(t, db)
 }
 
+// mutantStates finds by what a call reads, with statistics from when the tables were empty.
+func mutantStates(call string) func(context.Context, *testing.T, *pgtest.DB) error {
+	return func(_ context.Context, t *testing.T, db *pgtest.DB) error {
+		t.Helper()
+		stateOpen(t, db, states["analysed while empty, after use"])
+		return stateCalls()[call].judge(t, stateWatch(t, db))
+	}
+}
+
 func mutants() map[string]mutant {
 	return map[string]mutant{
 		"INV-2 rows are not locked": {
@@ -147,7 +156,7 @@ func mutants() map[string]mutant {
 			"claim_fair.sql", "v_token := nextval(", "update outbox.pending as p set attempt = p.attempt + 1 where p.id = (select min(p.id) from outbox.pending as p); v_token := nextval(", mutantModel,
 		},
 		"INV-9 no token": {
-			"lock_claimed.sql", "and c.claim_token = u.token", "", mutantModel,
+			"lock_claimed.sql", "and c.claim_token + 0 = u.token", "", mutantModel,
 		},
 		"INV-9 a token for all claims": {
 			"claim_fair.sql", "nextval('outbox.claim_token')", "1", mutantModel,
@@ -188,6 +197,19 @@ func mutants() map[string]mutant {
 		},
 		"INV-14 claimed rows are counted by all": {
 			"claim_walk.sql", "(c.namespace, c.claim_token)", "(c.namespace || '', c.claim_token)", mutantPlan,
+		},
+		"INV-14 payloads are joined": {
+			"claim_fair.sql", "where m.id = u.id offset 0", "where m.id = u.id", mutantStates("claim_fair"),
+		},
+		"INV-14 claims are joined to settle them": {
+			"lock_claimed.sql", "cross join lateral ( -- by id alone: the planner may take a token, which a claim's rows share, for unique\n      select c.id from outbox.claimed as c where c.id = u.id and c.claim_token + 0 = u.token for update\n    ) as c",
+			"join outbox.claimed as c on c.id = u.id and c.claim_token = u.token", mutantStates("complete"),
+		},
+		"INV-14 a settle looks up by token": {
+			"lock_claimed.sql", "c.claim_token + 0 =", "c.claim_token =", mutantStates("complete"),
+		},
+		"INV-14 pending messages are looked up in lanes": {
+			"cancel.sql", "where p.id >= u.id and p.id <= u.id order by p.id limit 1", "where p.id = u.id", mutantStates("cancel"),
 		},
 		"future rows are claimed": {
 			"claim_pick.sql", "and p.visible_after <= claim_pick.now", "", mutantModel,

@@ -28,7 +28,7 @@ var (
 	operatorCalls = []string{
 		"explain_claim('n1', '{0}', 1)", "why('k')", "configure('{}')", "quota('n')", "set_quota('n', 1)",
 		"clear_quota('n')", "pause('n')", "resume('n')", "cancel('{}')", "cancel_namespace('n')", "redrive('{}'::bigint[])",
-		"redrive('n', 1)", "lock_holders('n1')", "check()", "unowned_shards()",
+		"redrive('n', 1)", "lock_holders('n1')", "count_expired()", "check()", "unowned_shards()",
 	}
 	operatorViews = []string{"messages", "namespaces", "nodes", "pauses"}
 )

@@ -16,14 +16,19 @@ import (
 
 // planNode is a node of a plan as EXPLAIN (FORMAT JSON) gives it.
 type planNode struct {
-	Type     string     `json:"Node Type"`
-	Relation string     `json:"Relation Name"`
-	Index    string     `json:"Index Name"`
-	Function string     `json:"Function Name"`
-	Cond     string     `json:"Index Cond"`
-	Hit      int        `json:"Shared Hit Blocks"`
-	Read     int        `json:"Shared Read Blocks"`
-	Plans    []planNode `json:"Plans"`
+	Type      string     `json:"Node Type"`
+	Relation  string     `json:"Relation Name"`
+	Index     string     `json:"Index Name"`
+	Function  string     `json:"Function Name"`
+	Cond      string     `json:"Index Cond"`
+	Hit       int        `json:"Shared Hit Blocks"`
+	Read      int        `json:"Shared Read Blocks"`
+	Rows      float64    `json:"Actual Rows"` // of these and the next three, the mean of all loops
+	Removed   float64    `json:"Rows Removed by Filter"`
+	Unjoined  float64    `json:"Rows Removed by Join Filter"`
+	Rechecked float64    `json:"Rows Removed by Index Recheck"`
+	Loops     float64    `json:"Actual Loops"`
+	Plans     []planNode `json:"Plans"`
 }
 
 // planStatement is one statement that ran inside a function.

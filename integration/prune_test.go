@@ -3,6 +3,8 @@ package integration
 import (
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fairclaim/fairclaim/integration/pgtest"
 )
 
@@ -86,4 +88,48 @@ func TestPruneBySetRole(t *testing.T) {
 	run(t, conn, "select outbox.prune()")
 	run(t, conn, "reset role")
 	run(t, conn, "select outbox.prune('0', 10, true)")
+}
+
+// TestPruneGoneRoutes: for a node that is gone, prune reads that node's routes and not all
+// of them (INV-14).
+func TestPruneGoneRoutes(t *testing.T) {
+	t.Parallel()
+	conn := pg.New(t).Connect(t)
+	planSettle(t, conn)
+	pruneNodes(t, conn, "gone", 5, 10, "2 h")
+	pruneNodes(t, conn, "new", 1, 10, "0")
+	few := planBuffers(t, conn, "select outbox.prune()")
+	pruneNodes(t, conn, "live", 100, 200, "0")
+	if many := planBuffers(t, conn, "select outbox.prune()"); many > few+few/2+50 {
+		t.Errorf("INV-14: %d buffers beside one other node, %d beside 100 more with 200 routes each", few, many)
+	}
+}
+
+// TestPruneKeptRoutes: nodes that are gone and stay, because they have the newest route of a
+// namespace, are not in the way of others that can go.
+func TestPruneKeptRoutes(t *testing.T) {
+	t.Parallel()
+	conn := pg.New(t).Connect(t)
+	pruneNodes(t, conn, "kept", 120, 1, "3 h")
+	run(t, conn, "update outbox.route set namespace = node")
+	pruneNodes(t, conn, "gone", 30, 0, "2 h")
+	pruneNodes(t, conn, "live", 1, 1, "0")
+	for range 20 { // each time, a node goes with a chance of two in three
+		run(t, conn, "select outbox.prune()")
+	}
+	if got := list[string](t, conn, "select distinct left(node, 4) from outbox.walk order by 1"); len(got) != 2 || got[0] != "kept" || got[1] != "live" {
+		t.Errorf("left are %q", got)
+	}
+	if n := one[int](t, conn, "select count(*) from outbox.route"); n != 121 {
+		t.Errorf("%d routes are left, want 121", n)
+	}
+}
+
+// pruneNodes makes nodes with routes that claimed last so long ago.
+func pruneNodes(t *testing.T, conn *pgx.Conn, name string, nodes, routes int, ago string) {
+	t.Helper()
+	run(t, conn, `insert into outbox.walk (node, namespace, round, claimed_at, claimed)
+		select $1 || n, 'n', 1, now() - $3::text::interval, 1 from generate_series(1, $2::int) as n`, name, nodes, ago)
+	run(t, conn, `insert into outbox.route (node, namespace, task_queue, served_at)
+		select $1 || n, 'n' || r, 'q', now() - $4::text::interval from generate_series(1, $2::int) as n, generate_series(1, $3::int) as r`, name, nodes, routes, ago)
 }

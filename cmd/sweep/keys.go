@@ -44,12 +44,12 @@ func findKeys(ctx context.Context, tx pgx.Tx, keys []string) (map[string]found, 
 	return all, nil
 }
 
-// byIndex keeps the planner, for the rest of the transaction, from reading tables as
-// a whole, whatever its statistics say.
+// byIndex keeps the planner, for the rest of the transaction, from reading tables as a
+// whole, or from sorting what an index has in order, whatever its statistics say.
 func byIndex(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `
 		select set_config(s.name, 'off', true)
-		from unnest(array['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin', 'jit']) as s(name)`)
+		from unnest(array['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin', 'enable_sort', 'jit']) as s(name)`)
 	if err != nil {
 		return fmt.Errorf("set up the transaction: %w", err)
 	}

@@ -120,9 +120,7 @@ func (c *statusCmd) read(ctx context.Context, tx pgx.Tx, s *status) error {
 	if err != nil {
 		return err
 	}
-	err = tx.QueryRow(ctx, `
-		select count(*) from (select from outbox.messages as m
-		                      where m.lease_until < clock_timestamp() limit $1::int) as x`, s.CountCap).Scan(&s.ExpiredLeases)
+	err = tx.QueryRow(ctx, `select outbox.count_expired($1::int)`, s.CountCap).Scan(&s.ExpiredLeases)
 	if err != nil {
 		return fmt.Errorf("count expired leases: %w", err)
 	}

@@ -5,6 +5,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
+set enable_sort = off
 set jit = off
 as $$
 -- Cancels a namespace's pending and claimed messages, up to max of them (null: all), as
@@ -14,6 +15,7 @@ as $$
 declare
   v_now  timestamptz := clock_timestamp();
   v_ids  bigint[];
+  v_tids tid[];    -- of those locked
   v_last bigint := (select max(m.id) from outbox.message as m); -- what comes after this call stays
   v_done bigint := 0;
   v_some bigint;
@@ -30,21 +32,31 @@ begin
       (select p.id from outbox.pending as p where p.namespace = cancel_namespace.namespace and p.id <= v_last
        order by p.task_queue, p.shard, p.visible_after, p.id limit cancel_namespace.max - v_done)
       union all
-      (select c.id from outbox.claimed as c where c.namespace = cancel_namespace.namespace and c.id <= v_last
-       order by c.shard limit cancel_namespace.max - v_done)
+      (select c.id from outbox.claimed as c -- bounds of pairs, for no other index to come into question
+       where (c.namespace, c.claim_token) >= (cancel_namespace.namespace, 0)
+         and (c.namespace, c.claim_token) <= (cancel_namespace.namespace, 9223372036854775807) and c.id <= v_last
+       order by c.namespace, c.claim_token limit cancel_namespace.max - v_done)
       limit cancel_namespace.max - v_done);
+    v_tids := array( -- looked up as in cancel()
+      select p.tid
+      from (select u.id from unnest(v_ids) as u(id) order by u.id) as u
+      cross join lateral (
+        select p.ctid as tid from outbox.pending as p where p.id >= u.id and p.id <= u.id order by p.id limit 1 for update
+      ) as p);
     with p as (
-      delete from outbox.pending as d
-      where d.id = any (array(select p.id from outbox.pending as p where p.id = any (v_ids) order by p.id for update))
+      delete from outbox.pending as d where d.ctid = any (v_tids)
       returning d.id, d.namespace, d.task_queue, d.shard, d.attempt
     )
     insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
     select p.id, p.namespace, p.task_queue, p.shard, 'cancelled', p.attempt, v_now, session_user from p;
     get diagnostics v_some = row_count;
     v_done := v_done + v_some;
+    v_tids := array(
+      select c.tid
+      from (select u.id from unnest(v_ids) as u(id) order by u.id) as u
+      cross join lateral (select c.ctid as tid from outbox.claimed as c where c.id = u.id for update) as c);
     with c as (
-      delete from outbox.claimed as d
-      where d.id = any (array(select c.id from outbox.claimed as c where c.id = any (v_ids) order by c.id for update))
+      delete from outbox.claimed as d where d.ctid = any (v_tids)
       returning d.id, d.namespace, d.task_queue, d.shard, d.attempt
     )
     insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)

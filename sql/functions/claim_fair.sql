@@ -166,7 +166,9 @@ begin
          v_until, u.pass, octet_length(m.payload), u.suspect
   from unnest(v_pick.ids, v_pick.shards, v_pick.attempts, v_pick.suspects, v_pick.passes) with ordinality
        as u(id, shard, attempt, suspect, pass, n)
-  join outbox.message as m on m.id = u.id
+  cross join lateral ( -- a look-up each: a join could read every message there is
+    select m.* from outbox.message as m where m.id = u.id offset 0
+  ) as m
   order by u.n;
 end $$;
 comment on function outbox.claim_fair is 'Claims due messages, fairly over namespaces';

@@ -5,6 +5,8 @@ create or replace function outbox.enqueue(
 returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off -- a session may keep the plan that it made when the table was small
+set jit = off
 as $$
 -- Writes one message in the caller's transaction; it is due when that commits, or
 -- delay after this call where one is given (after the call, not after the

@@ -24,15 +24,17 @@ begin
   v_ids := array(
     select c.id
     from (select distinct u.id, u.token from unnest(extend.ids, extend.tokens) as u(id, token)) as u
-    join outbox.claimed as c on c.id = u.id and c.claim_token = u.token
-    order by c.id
-    for update of c skip locked);
+    cross join lateral (
+      select c.id from outbox.claimed as c where c.id = u.id and c.claim_token + 0 = u.token for update skip locked
+    ) as c);
   update outbox.claimed as c set lease_until = clock_timestamp() + outbox.span(v_lease)
   where c.id = any (v_ids);
   return query
   select c.id
   from (select distinct u.id, u.token from unnest(extend.ids, extend.tokens) as u(id, token)) as u
-  join outbox.claimed as c on c.id = u.id and c.claim_token = u.token;
+  cross join lateral (
+    select c.id from outbox.claimed as c where c.id = u.id and c.claim_token + 0 = u.token offset 0
+  ) as c;
 end $$;
 comment on function outbox.extend is 'Lets claims run on; the ids that are still ours, the rest were lost';
 revoke all on function outbox.extend from public;

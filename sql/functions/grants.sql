@@ -44,7 +44,7 @@ begin
     perform outbox.bad_argument('grant_operator', 'role', 'is null or public, which means every role', 'Name a role, and grant that to the people on duty.');
   end if;
   perform outbox.grant_worker(grant_operator.role);
-  execute format('grant execute on function outbox.explain_claim, outbox.why, outbox.check, outbox.lock_holders, '
+  execute format('grant execute on function outbox.explain_claim, outbox.why, outbox.check, outbox.lock_holders, outbox.count_expired, '
     'outbox.unowned_shards, outbox.configure, outbox.quota, outbox.set_quota, outbox.clear_quota, '
     'outbox.pause, outbox.resume, outbox.cancel, outbox.cancel_namespace, '
     'outbox.redrive(bigint[]), outbox.redrive(text, int) to %I', grant_operator.role);

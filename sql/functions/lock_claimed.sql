@@ -12,12 +12,12 @@ as $$
 -- order of their ids, so that settles never deadlock; returns their ids.
 begin
   return (
-    select coalesce(array_agg(x.id), '{}')
-    from (select c.id
-          from (select distinct u.id, u.token from unnest(lock_claimed.ids, lock_claimed.tokens) as u(id, token)) as u
-          join outbox.claimed as c on c.id = u.id and c.claim_token = u.token
-          order by c.id
-          for update of c) as x
+    select coalesce(array_agg(c.id), '{}')
+    from (select distinct u.id, u.token from unnest(lock_claimed.ids, lock_claimed.tokens) as u(id, token)
+          order by u.id) as u -- the look-ups lock, one after the other
+    cross join lateral ( -- by id alone: the planner may take a token, which a claim's rows share, for unique
+      select c.id from outbox.claimed as c where c.id = u.id and c.claim_token + 0 = u.token for update
+    ) as c
   );
 end $$;
 comment on function outbox.lock_claimed is 'Locks claimed messages by id and claim token; the ids found';

@@ -7,6 +7,7 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set enable_sort = off
 set jit = off
 as $$
 -- Deletes up to max messages that were done or cancelled (and failed, when asked) longer
@@ -58,14 +59,15 @@ begin
     select w.node from outbox.walk as w
     where w.claimed_at < clock_timestamp() - interval '1 hour'
       and exists (select from outbox.walk as l where l.claimed_at > w.claimed_at)
-    limit 100
+    order by random() limit 100 -- so that those that stay, for the sake of a route, are in nobody's way
   loop
     if pg_try_advisory_xact_lock(outbox.lock_class(), outbox.node_lock(v_node)) then
       delete from outbox.route as r
-      where r.node = v_node
+      where r.ctid = any (array( -- ordered, which the primary key, that holds the node too, is not
+              select x.ctid from outbox.route as x where x.node >= v_node and x.node <= v_node order by x.node limit 1000))
         and (r.served_at < clock_timestamp() - interval '30 days'
              or exists (select from outbox.route as l where l.namespace = r.namespace and l.served_at > r.served_at));
-      if not exists (select from outbox.route as r where r.node = v_node) then
+      if not exists (select from outbox.route as x where x.node >= v_node and x.node <= v_node order by x.node limit 1) then
         delete from outbox.walk as w where w.node = v_node;
       end if;
     end if;

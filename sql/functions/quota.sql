@@ -3,6 +3,8 @@ create or replace function outbox.quota(namespace text)
 returns table (quota int, strict boolean, claimed bigint)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
 as $$
 -- The quota in force for a namespace, its own or the default, and how much of it is used.
 begin

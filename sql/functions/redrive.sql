@@ -26,8 +26,11 @@ begin
     returning d.id, d.namespace, d.task_queue, d.shard
   )
   insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, payload_bytes)
-  select s.id, s.namespace, s.task_queue, s.shard, v_now, octet_length(m.payload)
-  from s join outbox.message as m on m.id = s.id
+  select s.id, s.namespace, s.task_queue, s.shard, v_now, m.bytes
+  from s
+  cross join lateral ( -- a look-up each: a join could read every message there is
+    select octet_length(m.payload) as bytes from outbox.message as m where m.id = s.id offset 0
+  ) as m
   returning p.id;
 end $$;
 comment on function outbox.redrive(bigint[]) is 'Brings failed and cancelled messages back to pending; the ids brought back';
@@ -39,6 +42,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
+set enable_sort = off
 set jit = off
 as $$
 -- redrive() for a namespace's failed messages, oldest first, up to max (null: all);
@@ -52,8 +56,10 @@ begin
     perform outbox.bad_argument('redrive', 'max', 'is below 1', 'Give the most messages to bring back, or null for all.');
   end if;
   v_ids := array(select s.id from outbox.settled as s
-                 where s.namespace = redrive.namespace and s.outcome = 'failed'
-                 order by s.id limit redrive.max);
+                 where s.outcome = 'failed' -- and bounds of pairs, for no other index to come into question
+                   and (s.namespace, s.id) >= (redrive.namespace, 0)
+                   and (s.namespace, s.id) <= (redrive.namespace, 9223372036854775807)
+                 order by s.namespace, s.id limit redrive.max);
   return (select count(*) from outbox.redrive(v_ids));
 end $$;
 comment on function outbox.redrive(text, int) is 'Brings a namespace''s failed messages back to pending; how many';

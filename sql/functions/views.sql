@@ -1,3 +1,6 @@
+-- A message and the table that its hot row stands in. Those three are looked up by id, one message
+-- after the other: as plain joins they are read as a whole, or once for each message, where
+-- the planner's statistics are from a time when they were empty.
 create or replace view outbox.messages as
 select m.id, m.namespace, m.task_queue, m.dispatch_key,
        coalesce(p.shard, c.shard, s.shard) as shard,
@@ -7,14 +10,24 @@ select m.id, m.namespace, m.task_queue, m.dispatch_key,
        c.claimed_by, c.lease_until, m.payload, m.created_at, s.settled_at,
        coalesce(s.error, (select f.error from outbox.failure as f where f.id = m.id order by f.at desc limit 1)) as error
 from outbox.message as m
-left join outbox.pending as p on p.id = m.id
-left join outbox.claimed as c on c.id = m.id
-left join outbox.settled as s on s.id = m.id;
+left join lateral ( -- by range and order, which pending_lane does not have: it holds the id too
+  select p.id, p.shard, p.attempt, p.visible_after from outbox.pending as p
+  where p.id >= m.id and p.id <= m.id order by p.id limit 1
+) as p on true
+left join lateral (
+  select c.id, c.shard, c.attempt, c.visible_after, c.claimed_by, c.lease_until from outbox.claimed as c
+  where c.id = m.id offset 0
+) as c on true
+left join lateral (
+  select s.shard, s.outcome, s.attempts, s.settled_at, s.error from outbox.settled as s
+  where s.id = m.id offset 0
+) as s on true;
 comment on view outbox.messages is 'One row a message, whatever its state; look it up by dispatch_key or id';
 revoke all on outbox.messages from public;
 
 -- Names by a loose scan over five indexes, counts no further than config.count_cap:
--- the work is bounded by what is shown, not by the backlog.
+-- the work is bounded by what is shown, not by the backlog. What is counted is ordered as
+-- an index is, and in bounds that no other one serves.
 create or replace view outbox.namespaces as
 with recursive walk(namespace) as (
   select ''::text collate "C"
@@ -34,11 +47,16 @@ with recursive walk(namespace) as (
   where x.namespace is not null
 )
 select w.namespace,
-       (select count(*) from (select from outbox.pending as p where p.namespace = w.namespace limit g.count_cap) as x) as pending,
-       (select count(*) from (select from outbox.claimed as c where c.namespace = w.namespace limit g.count_cap) as x) as claimed,
+       (select count(*) from (select from outbox.pending as p where p.namespace = w.namespace
+                              order by p.task_queue, p.shard, p.visible_after limit g.count_cap) as x) as pending,
+       (select count(*) from (select from outbox.claimed as c
+                              where (c.namespace, c.claim_token) >= (w.namespace, 0)
+                                and (c.namespace, c.claim_token) <= (w.namespace, 9223372036854775807)
+                              order by c.namespace, c.claim_token limit g.count_cap) as x) as claimed,
        (select count(*) from (select from outbox.settled as s
-                              where s.namespace = w.namespace and s.outcome = 'failed'
-                              limit g.count_cap) as x) as failed,
+                              where s.outcome = 'failed' and (s.namespace, s.id) >= (w.namespace, 0)
+                                and (s.namespace, s.id) <= (w.namespace, 9223372036854775807)
+                              order by s.namespace, s.id limit g.count_cap) as x) as failed,
        coalesce(n.quota, g.default_quota) as quota,
        coalesce(n.strict, false) as strict,
        exists (select from outbox.pause as p where p.namespace = w.namespace and p.task_queue is null)

@@ -40,7 +40,8 @@ begin
   select array_agg(format('attempt %s at %s on %s: %s', x.attempt, outbox.time_text(x.at, v_now), x.node, x.error)) into failures
   from (select f.* from outbox.failure as f where f.id = why.id order by f.at desc limit 5) as x;
 
-  select p.* into v_pending from outbox.pending as p where p.id = why.id;
+  select p.* into v_pending from outbox.pending as p -- by range and order: as in cancel()
+  where p.id >= why.id and p.id <= why.id order by p.id limit 1;
   if found then
     state := 'pending';
     attempts := v_pending.attempt;

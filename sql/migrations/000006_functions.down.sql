@@ -17,6 +17,9 @@ drop function outbox.node_processes();
 -- dropped: sql/functions/explain_claim.sql
 drop function outbox.explain_claim(node text, shards int[], batch int, max_bytes bigint, "only" text);
 
+-- dropped: sql/functions/count_expired.sql
+drop function outbox.count_expired(max int);
+
 -- dropped: sql/functions/claim_fair.sql
 drop function outbox.claim_fair(node text, shards int[], batch int, max_bytes bigint, payloads boolean);
 
@@ -25,6 +28,119 @@ drop function outbox.claim_pick(node text, namespaces text[], rounds bigint[], h
 
 -- dropped: sql/functions/begin_delivery.sql
 drop function outbox.begin_delivery(ids bigint[], tokens bigint[], together int);
+
+-- >>> sql/functions/cancel.sql
+-- requires: bad_argument.sql cancel_lock.sql
+create or replace function outbox.cancel(dispatch_keys text[])
+returns table (dispatch_key text, was text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+-- Settles messages as cancelled: pending ones, and claimed ones too, whose delivery may
+-- go on, but whose settle is then lost. Returns the keys cancelled and what each was;
+-- keys that do not exist or were settled already are left out.
+declare
+  v_ids bigint[];
+  v_now timestamptz := clock_timestamp();
+begin
+  if cancel.dispatch_keys is null then
+    perform outbox.bad_argument('cancel', 'dispatch_keys', 'is null', 'Give the keys of the messages to cancel.');
+  end if;
+  perform outbox.cancel_lock();
+  v_ids := array(select m.id from outbox.message as m where m.dispatch_key = any (cancel.dispatch_keys) order by m.id);
+  loop
+    return query
+    with p as (
+      delete from outbox.pending as d
+      where d.id = any (array(select p.id from outbox.pending as p where p.id = any (v_ids) order by p.id for update))
+      returning d.id, d.namespace, d.task_queue, d.shard, d.attempt, 'pending' as was
+    ), s as (
+      insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+      select p.id, p.namespace, p.task_queue, p.shard, 'cancelled', p.attempt, v_now, session_user from p
+    )
+    select (select m.dispatch_key from outbox.message as m where m.id = p.id), p.was from p;
+    return query
+    with c as (
+      delete from outbox.claimed as d
+      where d.id = any (array(select c.id from outbox.claimed as c where c.id = any (v_ids) order by c.id for update))
+      returning d.id, d.namespace, d.task_queue, d.shard, d.attempt, 'claimed' as was
+    ), s as (
+      insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+      select c.id, c.namespace, c.task_queue, c.shard, 'cancelled', c.attempt, v_now, session_user from c
+    )
+    select (select m.dispatch_key from outbox.message as m where m.id = c.id), c.was from c;
+    -- One that went from claimed to pending between the two statements is met again.
+    exit when not exists (select from outbox.pending as p where p.id = any (v_ids))
+          and not exists (select from outbox.claimed as c where c.id = any (v_ids));
+  end loop;
+end $$;
+comment on function outbox.cancel is 'Cancels pending and claimed messages; the keys cancelled and what each was';
+revoke all on function outbox.cancel from public;
+-- <<< sql/functions/cancel.sql
+
+-- >>> sql/functions/cancel_namespace.sql
+-- requires: bad_argument.sql check_key.sql cancel_lock.sql
+create or replace function outbox.cancel_namespace(namespace text, max int default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+-- Cancels a namespace's pending and claimed messages, up to max of them (null: all), as
+-- cancel() does; returns how many. On a large backlog call it with a max until it
+-- returns 0: each transaction is short then. pause() the namespace first where its
+-- messages should not be served in between.
+declare
+  v_now  timestamptz := clock_timestamp();
+  v_ids  bigint[];
+  v_last bigint := (select max(m.id) from outbox.message as m); -- what comes after this call stays
+  v_done bigint := 0;
+  v_some bigint;
+begin
+  perform outbox.check_key('cancel_namespace', 'namespace', cancel_namespace.namespace);
+  if cancel_namespace.max < 1 then
+    perform outbox.bad_argument('cancel_namespace', 'max', 'is below 1', 'Give the most messages to cancel, or null for all.');
+  end if;
+  perform outbox.cancel_lock();
+  loop
+    -- By lane, which is cheap; then locked by id. What moves in between is met in the
+    -- next turn.
+    v_ids := array(
+      (select p.id from outbox.pending as p where p.namespace = cancel_namespace.namespace and p.id <= v_last
+       order by p.task_queue, p.shard, p.visible_after, p.id limit cancel_namespace.max - v_done)
+      union all
+      (select c.id from outbox.claimed as c where c.namespace = cancel_namespace.namespace and c.id <= v_last
+       order by c.shard limit cancel_namespace.max - v_done)
+      limit cancel_namespace.max - v_done);
+    with p as (
+      delete from outbox.pending as d
+      where d.id = any (array(select p.id from outbox.pending as p where p.id = any (v_ids) order by p.id for update))
+      returning d.id, d.namespace, d.task_queue, d.shard, d.attempt
+    )
+    insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+    select p.id, p.namespace, p.task_queue, p.shard, 'cancelled', p.attempt, v_now, session_user from p;
+    get diagnostics v_some = row_count;
+    v_done := v_done + v_some;
+    with c as (
+      delete from outbox.claimed as d
+      where d.id = any (array(select c.id from outbox.claimed as c where c.id = any (v_ids) order by c.id for update))
+      returning d.id, d.namespace, d.task_queue, d.shard, d.attempt
+    )
+    insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+    select c.id, c.namespace, c.task_queue, c.shard, 'cancelled', c.attempt, v_now, session_user from c;
+    get diagnostics v_some = row_count;
+    v_done := v_done + v_some;
+    exit when cardinality(v_ids) = 0 or v_done >= cancel_namespace.max;
+  end loop;
+  return v_done;
+end $$;
+comment on function outbox.cancel_namespace is 'Cancels a namespace''s pending and claimed messages; how many';
+revoke all on function outbox.cancel_namespace from public;
+-- <<< sql/functions/cancel_namespace.sql
 
 -- >>> sql/functions/claim_pick.sql
 -- requires: due_routes.sql walk_lanes.sql
@@ -459,6 +575,33 @@ comment on function outbox.claim_fair is 'Claims due messages, fairly over names
 revoke all on function outbox.claim_fair from public;
 -- <<< sql/functions/claim_fair.sql
 
+-- >>> sql/functions/lock_claimed.sql
+create or replace function outbox.lock_claimed(ids bigint[], tokens bigint[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Locks the claimed messages whose claim token is still the one shown (INV-9), in the
+-- order of their ids, so that settles never deadlock; returns their ids.
+begin
+  return (
+    select coalesce(array_agg(x.id), '{}')
+    from (select c.id
+          from (select distinct u.id, u.token from unnest(lock_claimed.ids, lock_claimed.tokens) as u(id, token)) as u
+          join outbox.claimed as c on c.id = u.id and c.claim_token = u.token
+          order by c.id
+          for update of c) as x
+  );
+end $$;
+comment on function outbox.lock_claimed is 'Locks claimed messages by id and claim token; the ids found';
+revoke all on function outbox.lock_claimed from public;
+-- <<< sql/functions/lock_claimed.sql
+
 -- >>> sql/functions/config_guard.sql
 create or replace function outbox.config_guard()
 returns trigger
@@ -491,6 +634,85 @@ revoke all on function outbox.config_guard from public;
 create or replace trigger config_guard before update or delete on outbox.config
   for each row execute function outbox.config_guard();
 -- <<< sql/functions/config_guard.sql
+
+-- >>> sql/functions/enqueue.sql
+-- requires: bad_argument.sql check_key.sql shard_of.sql span.sql
+create or replace function outbox.enqueue(
+  namespace text, task_queue text, dispatch_key text, payload bytea,
+  content_type text default 'application/json', headers jsonb default '{}', delay interval default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Writes one message in the caller's transaction; it is due when that commits, or
+-- delay after this call where one is given (after the call, not after the
+-- transaction's start). Returns its id, or null where this namespace has a message
+-- with this key already (INV-3). Not strict: a null argument is an error, never
+-- a message that was not written.
+declare
+  v_now    timestamptz := clock_timestamp();
+  v_config outbox.config;
+  v_due    timestamptz;
+  v_owner  text;
+  v_id     bigint;
+begin
+  perform outbox.check_key('enqueue', 'namespace', enqueue.namespace);
+  perform outbox.check_key('enqueue', 'task_queue', enqueue.task_queue);
+  perform outbox.check_key('enqueue', 'dispatch_key', enqueue.dispatch_key);
+  if enqueue.payload is null then
+    perform outbox.bad_argument('enqueue', 'payload', 'is null', 'Give bytes; an empty payload is ''''::bytea.');
+  end if;
+  if coalesce(octet_length(enqueue.content_type), 0) not between 1 and 256 then
+    perform outbox.bad_argument('enqueue', 'content_type', 'is null, empty or too long', 'Give 1 to 256 bytes of text.');
+  end if;
+  if jsonb_typeof(enqueue.headers) is distinct from 'object' then
+    perform outbox.bad_argument('enqueue', 'headers', 'is not a JSON object', 'Give an object; for none, ''{}''.');
+  end if;
+  select c.* into strict v_config from outbox.config as c;
+  if octet_length(enqueue.payload) > v_config.max_payload_bytes then
+    raise exception 'outbox.enqueue: payload has % bytes, the limit is %',
+        octet_length(enqueue.payload), v_config.max_payload_bytes
+      using errcode = 'OB004', hint = 'Store it elsewhere and enqueue a reference, or raise outbox.config.max_payload_bytes.';
+  end if;
+  if octet_length(enqueue.headers::text) > v_config.max_header_bytes then
+    raise exception 'outbox.enqueue: headers have % bytes, the limit is %',
+        octet_length(enqueue.headers::text), v_config.max_header_bytes
+      using errcode = 'OB004', hint = 'Put what is large into the payload, or raise outbox.config.max_header_bytes.';
+  end if;
+  -- A delay reckoned from a clock that has run on since may be negative: due now, as without one.
+  v_due := v_now + coalesce(outbox.span(enqueue.delay), '0');
+  loop
+    with m as (
+      insert into outbox.message as n (namespace, task_queue, dispatch_key, content_type, headers, payload, created_at)
+      values (enqueue.namespace, enqueue.task_queue, enqueue.dispatch_key, enqueue.content_type,
+              enqueue.headers, enqueue.payload, v_now)
+      on conflict on constraint message_dispatch_key_key do nothing
+      returning n.id
+    )
+    insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, payload_bytes)
+    select m.id, enqueue.namespace, enqueue.task_queue,
+           outbox.shard_of(enqueue.dispatch_key, (select c.shard_count from outbox.config as c)), v_due,
+           octet_length(enqueue.payload)
+    from m
+    returning p.id into v_id;
+    if found then
+      return v_id;
+    end if;
+    -- A new statement, so that it sees what the insert ran into. It may be pruned by
+    -- now: then there is no such message any more, and the key is free.
+    select m.namespace into v_owner from outbox.message as m where m.dispatch_key = enqueue.dispatch_key;
+    if found then
+      if v_owner <> enqueue.namespace then
+        raise exception 'outbox.enqueue: dispatch_key % belongs to another namespace', quote_literal(enqueue.dispatch_key)
+          using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: put the namespace into the key.';
+      end if;
+      return null;
+    end if;
+  end loop;
+end $$;
+comment on function outbox.enqueue is 'Writes a message in this transaction; its id, or null for a duplicate';
+revoke all on function outbox.enqueue from public;
+-- <<< sql/functions/enqueue.sql
 
 -- >>> sql/functions/explain_claim.sql
 -- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql hold_reason.sql paused_routes.sql count_due.sql lock_holders.sql
@@ -716,6 +938,69 @@ comment on function outbox.failed_attempts is 'Ends failed attempts at locked me
 revoke all on function outbox.failed_attempts from public;
 -- <<< sql/functions/failed_attempts.sql
 
+-- >>> sql/functions/redrive.sql
+-- requires: bad_argument.sql check_key.sql
+create or replace function outbox.redrive(ids bigint[])
+returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Brings failed and cancelled messages back: pending, due now, attempts from 0. Their
+-- failures stay on record. Returns the ids brought back. (In psql, a bare '{1,2}' would be
+-- taken for a namespace: write redrive(array[1, 2]).)
+declare
+  v_now timestamptz := clock_timestamp();
+begin
+  if redrive.ids is null then
+    perform outbox.bad_argument('redrive', 'ids', 'is null', 'Give ids of failed or cancelled messages.');
+  end if;
+  return query
+  with s as (
+    delete from outbox.settled as d
+    where d.id = any (array(
+      select s.id from outbox.settled as s where s.id = any (redrive.ids) and s.outcome <> 'done' order by s.id for update))
+    returning d.id, d.namespace, d.task_queue, d.shard
+  )
+  insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, payload_bytes)
+  select s.id, s.namespace, s.task_queue, s.shard, v_now, octet_length(m.payload)
+  from s join outbox.message as m on m.id = s.id
+  returning p.id;
+end $$;
+comment on function outbox.redrive(bigint[]) is 'Brings failed and cancelled messages back to pending; the ids brought back';
+revoke all on function outbox.redrive(bigint[]) from public;
+
+create or replace function outbox.redrive(namespace text, max int default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+-- redrive() for a namespace's failed messages, oldest first, up to max (null: all);
+-- returns how many. Cancelled ones come back by their ids only: whoever cancelled them
+-- did so on purpose.
+declare
+  v_ids bigint[];
+begin
+  perform outbox.check_key('redrive', 'namespace', redrive.namespace);
+  if redrive.max < 1 then
+    perform outbox.bad_argument('redrive', 'max', 'is below 1', 'Give the most messages to bring back, or null for all.');
+  end if;
+  v_ids := array(select s.id from outbox.settled as s
+                 where s.namespace = redrive.namespace and s.outcome = 'failed'
+                 order by s.id limit redrive.max);
+  return (select count(*) from outbox.redrive(v_ids));
+end $$;
+comment on function outbox.redrive(text, int) is 'Brings a namespace''s failed messages back to pending; how many';
+revoke all on function outbox.redrive(text, int) from public;
+-- <<< sql/functions/redrive.sql
+
 -- >>> sql/functions/prune.sql
 -- requires: bad_argument.sql span.sql lock_class.sql node_lock.sql redrive.sql
 create or replace function outbox.prune(older_than interval default null, max int default 1000, failed boolean default false)
@@ -791,6 +1076,26 @@ end $$;
 comment on function outbox.prune is 'Deletes old settled messages; how many';
 revoke all on function outbox.prune from public;
 -- <<< sql/functions/prune.sql
+
+-- >>> sql/functions/quota.sql
+-- requires: check_key.sql
+create or replace function outbox.quota(namespace text)
+returns table (quota int, strict boolean, claimed bigint)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- The quota in force for a namespace, its own or the default, and how much of it is used.
+begin
+  perform outbox.check_key('quota', 'namespace', quota.namespace);
+  return query
+  select coalesce(n.quota, g.default_quota), coalesce(n.strict, false),
+         (select count(*) from outbox.claimed as c where c.namespace = quota.namespace)
+  from outbox.config as g
+  left join outbox.namespace as n on n.namespace = quota.namespace;
+end $$;
+comment on function outbox.quota is 'The quota in force for a namespace, and how much of it is used';
+revoke all on function outbox.quota from public;
+-- <<< sql/functions/quota.sql
 
 -- >>> sql/functions/release.sql
 -- requires: check_settle.sql lock_claimed.sql
@@ -963,6 +1268,82 @@ end $$;
 comment on function outbox.why is 'Where one message stands, and what holds it back';
 revoke all on function outbox.why from public;
 -- <<< sql/functions/why.sql
+
+-- >>> sql/functions/views.sql
+create or replace view outbox.messages as
+select m.id, m.namespace, m.task_queue, m.dispatch_key,
+       coalesce(p.shard, c.shard, s.shard) as shard,
+       case when p.id is not null then 'pending' when c.id is not null then 'claimed' else s.outcome end::text as status,
+       coalesce(p.attempt, c.attempt, s.attempts) as attempt,
+       coalesce(p.visible_after, c.visible_after) as visible_after,
+       c.claimed_by, c.lease_until, m.payload, m.created_at, s.settled_at,
+       coalesce(s.error, (select f.error from outbox.failure as f where f.id = m.id order by f.at desc limit 1)) as error
+from outbox.message as m
+left join outbox.pending as p on p.id = m.id
+left join outbox.claimed as c on c.id = m.id
+left join outbox.settled as s on s.id = m.id;
+comment on view outbox.messages is 'One row a message, whatever its state; look it up by dispatch_key or id';
+revoke all on outbox.messages from public;
+
+-- Names by a loose scan over five indexes, counts no further than config.count_cap:
+-- the work is bounded by what is shown, not by the backlog.
+create or replace view outbox.namespaces as
+with recursive walk(namespace) as (
+  select ''::text collate "C"
+  union all
+  select x.namespace
+  from walk as w
+  cross join lateral (
+    select least(
+      (select p.namespace from outbox.pending as p where p.namespace > w.namespace order by p.namespace limit 1),
+      (select c.namespace from outbox.claimed as c where c.namespace > w.namespace order by c.namespace limit 1),
+      (select s.namespace from outbox.settled as s
+       where s.namespace > w.namespace and s.outcome = 'failed' order by s.namespace limit 1),
+      (select n.namespace from outbox.namespace as n where n.namespace > w.namespace order by n.namespace limit 1),
+      (select u.namespace from outbox.pause as u where u.namespace > w.namespace order by u.namespace limit 1)
+    ) as namespace
+  ) as x
+  where x.namespace is not null
+)
+select w.namespace,
+       (select count(*) from (select from outbox.pending as p where p.namespace = w.namespace limit g.count_cap) as x) as pending,
+       (select count(*) from (select from outbox.claimed as c where c.namespace = w.namespace limit g.count_cap) as x) as claimed,
+       (select count(*) from (select from outbox.settled as s
+                              where s.namespace = w.namespace and s.outcome = 'failed'
+                              limit g.count_cap) as x) as failed,
+       coalesce(n.quota, g.default_quota) as quota,
+       coalesce(n.strict, false) as strict,
+       exists (select from outbox.pause as p where p.namespace = w.namespace and p.task_queue is null)
+         or exists (select from outbox.pause as p where p.namespace is null and p.task_queue is null) as paused
+from walk as w
+cross join outbox.config as g
+left join lateral (select n.quota, n.strict from outbox.namespace as n where n.namespace = w.namespace) as n on true
+where w.namespace <> '';
+comment on view outbox.namespaces is 'Namespaces with messages or settings; counts stop at config.count_cap';
+revoke all on outbox.namespaces from public;
+
+create or replace view outbox.nodes as
+select coalesce(n.node, w.node) as node,
+       coalesce(n.heartbeat_at between clock_timestamp() - g.node_lapse and clock_timestamp() + g.node_lapse, false) as live,
+       n.heartbeat_at,
+       n.node is not null and n.shards is null as auto,
+       case when n.shards is null and n.node is not null
+            then array(select s.shard from outbox.shard as s where s.node = n.node order by s.shard) else n.shards end as shards,
+       n.paused, n.in_flight_bytes,
+       case when n.shared_at > clock_timestamp() - g.node_lapse then array[n.process, n.former]
+            when n.process is not null then array[n.process] end as processes,
+       w.claimed_at as last_claim_at, w.claimed as last_claimed, w.namespace as walked_to, w.round
+from outbox.node as n
+full join outbox.walk as w on w.node = n.node
+cross join outbox.config as g;
+comment on view outbox.nodes is 'Nodes by heartbeat and by claims; live: the heartbeat has not lapsed; auto: the outbox gives it its shards';
+revoke all on outbox.nodes from public;
+
+create or replace view outbox.pauses as
+select p.namespace, p.task_queue, p.since, p.by, p.note from outbox.pause as p;
+comment on view outbox.pauses is 'What is paused; null stands for any';
+revoke all on outbox.pauses from public;
+-- <<< sql/functions/views.sql
 
 -- >>> sql/functions/grants.sql
 create or replace function outbox.grant_producer(role name)

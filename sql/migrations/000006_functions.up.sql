@@ -47,6 +47,153 @@ comment on function outbox.begin_delivery is 'Notes that suspect messages are ab
 revoke all on function outbox.begin_delivery from public;
 -- <<< sql/functions/begin_delivery.sql
 
+-- >>> sql/functions/cancel.sql
+-- requires: bad_argument.sql cancel_lock.sql
+create or replace function outbox.cancel(dispatch_keys text[])
+returns table (dispatch_key text, was text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+-- Settles messages as cancelled: pending ones, and claimed ones too, whose delivery may
+-- go on, but whose settle is then lost. Returns the keys cancelled and what each was;
+-- keys that do not exist or were settled already are left out.
+declare
+  v_ids  bigint[];
+  v_tids tid[];    -- of those locked
+  v_now  timestamptz := clock_timestamp();
+begin
+  if cancel.dispatch_keys is null then
+    perform outbox.bad_argument('cancel', 'dispatch_keys', 'is null', 'Give the keys of the messages to cancel.');
+  end if;
+  perform outbox.cancel_lock();
+  v_ids := array(
+    select m.id
+    from (select distinct u.dispatch_key from unnest(cancel.dispatch_keys) as u(dispatch_key)) as u
+    cross join lateral (select m.id from outbox.message as m where m.dispatch_key = u.dispatch_key offset 0) as m
+    order by m.id);
+  loop
+    -- Look-ups one by one, in the order of the ids: a join could read every message there
+    -- is. Those in pending by range and order, which pending_lane does not have: it holds
+    -- the id too, and could come into question.
+    v_tids := array(
+      select p.tid
+      from unnest(v_ids) as u(id)
+      cross join lateral (
+        select p.ctid as tid from outbox.pending as p where p.id >= u.id and p.id <= u.id order by p.id limit 1 for update
+      ) as p);
+    return query
+    with p as (
+      delete from outbox.pending as d where d.ctid = any (v_tids)
+      returning d.id, d.namespace, d.task_queue, d.shard, d.attempt, 'pending' as was
+    ), s as (
+      insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+      select p.id, p.namespace, p.task_queue, p.shard, 'cancelled', p.attempt, v_now, session_user from p
+    )
+    select (select m.dispatch_key from outbox.message as m where m.id = p.id), p.was from p;
+    v_tids := array(
+      select c.tid
+      from unnest(v_ids) as u(id)
+      cross join lateral (select c.ctid as tid from outbox.claimed as c where c.id = u.id for update) as c);
+    return query
+    with c as (
+      delete from outbox.claimed as d where d.ctid = any (v_tids)
+      returning d.id, d.namespace, d.task_queue, d.shard, d.attempt, 'claimed' as was
+    ), s as (
+      insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+      select c.id, c.namespace, c.task_queue, c.shard, 'cancelled', c.attempt, v_now, session_user from c
+    )
+    select (select m.dispatch_key from outbox.message as m where m.id = c.id), c.was from c;
+    -- One that went from claimed to pending between the two statements is met again.
+    exit when not exists (
+            select from unnest(v_ids) as u(id)
+            cross join lateral (
+              select p.id from outbox.pending as p where p.id >= u.id and p.id <= u.id order by p.id limit 1
+            ) as p)
+          and not exists (
+            select from unnest(v_ids) as u(id)
+            cross join lateral (select c.id from outbox.claimed as c where c.id = u.id offset 0) as c);
+  end loop;
+end $$;
+comment on function outbox.cancel is 'Cancels pending and claimed messages; the keys cancelled and what each was';
+revoke all on function outbox.cancel from public;
+-- <<< sql/functions/cancel.sql
+
+-- >>> sql/functions/cancel_namespace.sql
+-- requires: bad_argument.sql check_key.sql cancel_lock.sql
+create or replace function outbox.cancel_namespace(namespace text, max int default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
+as $$
+-- Cancels a namespace's pending and claimed messages, up to max of them (null: all), as
+-- cancel() does; returns how many. On a large backlog call it with a max until it
+-- returns 0: each transaction is short then. pause() the namespace first where its
+-- messages should not be served in between.
+declare
+  v_now  timestamptz := clock_timestamp();
+  v_ids  bigint[];
+  v_tids tid[];    -- of those locked
+  v_last bigint := (select max(m.id) from outbox.message as m); -- what comes after this call stays
+  v_done bigint := 0;
+  v_some bigint;
+begin
+  perform outbox.check_key('cancel_namespace', 'namespace', cancel_namespace.namespace);
+  if cancel_namespace.max < 1 then
+    perform outbox.bad_argument('cancel_namespace', 'max', 'is below 1', 'Give the most messages to cancel, or null for all.');
+  end if;
+  perform outbox.cancel_lock();
+  loop
+    -- By lane, which is cheap; then locked by id. What moves in between is met in the
+    -- next turn.
+    v_ids := array(
+      (select p.id from outbox.pending as p where p.namespace = cancel_namespace.namespace and p.id <= v_last
+       order by p.task_queue, p.shard, p.visible_after, p.id limit cancel_namespace.max - v_done)
+      union all
+      (select c.id from outbox.claimed as c -- bounds of pairs, for no other index to come into question
+       where (c.namespace, c.claim_token) >= (cancel_namespace.namespace, 0)
+         and (c.namespace, c.claim_token) <= (cancel_namespace.namespace, 9223372036854775807) and c.id <= v_last
+       order by c.namespace, c.claim_token limit cancel_namespace.max - v_done)
+      limit cancel_namespace.max - v_done);
+    v_tids := array( -- looked up as in cancel()
+      select p.tid
+      from (select u.id from unnest(v_ids) as u(id) order by u.id) as u
+      cross join lateral (
+        select p.ctid as tid from outbox.pending as p where p.id >= u.id and p.id <= u.id order by p.id limit 1 for update
+      ) as p);
+    with p as (
+      delete from outbox.pending as d where d.ctid = any (v_tids)
+      returning d.id, d.namespace, d.task_queue, d.shard, d.attempt
+    )
+    insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+    select p.id, p.namespace, p.task_queue, p.shard, 'cancelled', p.attempt, v_now, session_user from p;
+    get diagnostics v_some = row_count;
+    v_done := v_done + v_some;
+    v_tids := array(
+      select c.tid
+      from (select u.id from unnest(v_ids) as u(id) order by u.id) as u
+      cross join lateral (select c.ctid as tid from outbox.claimed as c where c.id = u.id for update) as c);
+    with c as (
+      delete from outbox.claimed as d where d.ctid = any (v_tids)
+      returning d.id, d.namespace, d.task_queue, d.shard, d.attempt
+    )
+    insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+    select c.id, c.namespace, c.task_queue, c.shard, 'cancelled', c.attempt, v_now, session_user from c;
+    get diagnostics v_some = row_count;
+    v_done := v_done + v_some;
+    exit when cardinality(v_ids) = 0 or v_done >= cancel_namespace.max;
+  end loop;
+  return v_done;
+end $$;
+comment on function outbox.cancel_namespace is 'Cancels a namespace''s pending and claimed messages; how many';
+revoke all on function outbox.cancel_namespace from public;
+-- <<< sql/functions/cancel_namespace.sql
+
 -- >>> sql/functions/claim_pick.sql
 -- requires: due_routes.sql walk_lanes.sql
 create or replace function outbox.claim_pick(
@@ -488,12 +635,41 @@ begin
          v_until, u.pass, octet_length(m.payload), u.suspect
   from unnest(v_pick.ids, v_pick.shards, v_pick.attempts, v_pick.suspects, v_pick.passes) with ordinality
        as u(id, shard, attempt, suspect, pass, n)
-  join outbox.message as m on m.id = u.id
+  cross join lateral ( -- a look-up each: a join could read every message there is
+    select m.* from outbox.message as m where m.id = u.id offset 0
+  ) as m
   order by u.n;
 end $$;
 comment on function outbox.claim_fair is 'Claims due messages, fairly over namespaces';
 revoke all on function outbox.claim_fair from public;
 -- <<< sql/functions/claim_fair.sql
+
+-- >>> sql/functions/lock_claimed.sql
+create or replace function outbox.lock_claimed(ids bigint[], tokens bigint[])
+returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Locks the claimed messages whose claim token is still the one shown (INV-9), in the
+-- order of their ids, so that settles never deadlock; returns their ids.
+begin
+  return (
+    select coalesce(array_agg(c.id), '{}')
+    from (select distinct u.id, u.token from unnest(lock_claimed.ids, lock_claimed.tokens) as u(id, token)
+          order by u.id) as u -- the look-ups lock, one after the other
+    cross join lateral ( -- by id alone: the planner may take a token, which a claim's rows share, for unique
+      select c.id from outbox.claimed as c where c.id = u.id and c.claim_token + 0 = u.token for update
+    ) as c
+  );
+end $$;
+comment on function outbox.lock_claimed is 'Locks claimed messages by id and claim token; the ids found';
+revoke all on function outbox.lock_claimed from public;
+-- <<< sql/functions/lock_claimed.sql
 
 -- >>> sql/functions/config_guard.sql
 -- requires: span.sql
@@ -544,6 +720,112 @@ revoke all on function outbox.config_guard from public;
 create or replace trigger config_guard before update or delete on outbox.config
   for each row execute function outbox.config_guard();
 -- <<< sql/functions/config_guard.sql
+
+-- >>> sql/functions/count_expired.sql
+-- requires: bad_argument.sql
+create or replace function outbox.count_expired(max int default 1000)
+returns bigint
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+-- How many claimed messages have an expired lease, which the next rescue() takes back;
+-- counts no further than max.
+declare
+  v_now timestamptz := clock_timestamp();
+begin
+  if coalesce(count_expired.max, 0) < 1 then
+    perform outbox.bad_argument('count_expired', 'max', 'is null or below 1', 'Give how far to count.');
+  end if;
+  return (select count(*) from (select from outbox.claimed as c where c.lease_until < v_now
+                                order by c.lease_until limit count_expired.max) as x);
+end $$;
+comment on function outbox.count_expired is 'How many claimed messages have an expired lease, up to a cap';
+revoke all on function outbox.count_expired from public;
+-- <<< sql/functions/count_expired.sql
+
+-- >>> sql/functions/enqueue.sql
+-- requires: bad_argument.sql check_key.sql shard_of.sql span.sql
+create or replace function outbox.enqueue(
+  namespace text, task_queue text, dispatch_key text, payload bytea,
+  content_type text default 'application/json', headers jsonb default '{}', delay interval default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off -- a session may keep the plan that it made when the table was small
+set jit = off
+as $$
+-- Writes one message in the caller's transaction; it is due when that commits, or
+-- delay after this call where one is given (after the call, not after the
+-- transaction's start). Returns its id, or null where this namespace has a message
+-- with this key already (INV-3). Not strict: a null argument is an error, never
+-- a message that was not written.
+declare
+  v_now    timestamptz := clock_timestamp();
+  v_config outbox.config;
+  v_due    timestamptz;
+  v_owner  text;
+  v_id     bigint;
+begin
+  perform outbox.check_key('enqueue', 'namespace', enqueue.namespace);
+  perform outbox.check_key('enqueue', 'task_queue', enqueue.task_queue);
+  perform outbox.check_key('enqueue', 'dispatch_key', enqueue.dispatch_key);
+  if enqueue.payload is null then
+    perform outbox.bad_argument('enqueue', 'payload', 'is null', 'Give bytes; an empty payload is ''''::bytea.');
+  end if;
+  if coalesce(octet_length(enqueue.content_type), 0) not between 1 and 256 then
+    perform outbox.bad_argument('enqueue', 'content_type', 'is null, empty or too long', 'Give 1 to 256 bytes of text.');
+  end if;
+  if jsonb_typeof(enqueue.headers) is distinct from 'object' then
+    perform outbox.bad_argument('enqueue', 'headers', 'is not a JSON object', 'Give an object; for none, ''{}''.');
+  end if;
+  select c.* into strict v_config from outbox.config as c;
+  if octet_length(enqueue.payload) > v_config.max_payload_bytes then
+    raise exception 'outbox.enqueue: payload has % bytes, the limit is %',
+        octet_length(enqueue.payload), v_config.max_payload_bytes
+      using errcode = 'OB004', hint = 'Store it elsewhere and enqueue a reference, or raise outbox.config.max_payload_bytes.';
+  end if;
+  if octet_length(enqueue.headers::text) > v_config.max_header_bytes then
+    raise exception 'outbox.enqueue: headers have % bytes, the limit is %',
+        octet_length(enqueue.headers::text), v_config.max_header_bytes
+      using errcode = 'OB004', hint = 'Put what is large into the payload, or raise outbox.config.max_header_bytes.';
+  end if;
+  -- A delay reckoned from a clock that has run on since may be negative: due now, as without one.
+  v_due := v_now + coalesce(outbox.span(enqueue.delay), '0');
+  loop
+    with m as (
+      insert into outbox.message as n (namespace, task_queue, dispatch_key, content_type, headers, payload, created_at)
+      values (enqueue.namespace, enqueue.task_queue, enqueue.dispatch_key, enqueue.content_type,
+              enqueue.headers, enqueue.payload, v_now)
+      on conflict on constraint message_dispatch_key_key do nothing
+      returning n.id
+    )
+    insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, payload_bytes)
+    select m.id, enqueue.namespace, enqueue.task_queue,
+           outbox.shard_of(enqueue.dispatch_key, (select c.shard_count from outbox.config as c)), v_due,
+           octet_length(enqueue.payload)
+    from m
+    returning p.id into v_id;
+    if found then
+      return v_id;
+    end if;
+    -- A new statement, so that it sees what the insert ran into. It may be pruned by
+    -- now: then there is no such message any more, and the key is free.
+    select m.namespace into v_owner from outbox.message as m where m.dispatch_key = enqueue.dispatch_key;
+    if found then
+      if v_owner <> enqueue.namespace then
+        raise exception 'outbox.enqueue: dispatch_key % belongs to another namespace', quote_literal(enqueue.dispatch_key)
+          using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: put the namespace into the key.';
+      end if;
+      return null;
+    end if;
+  end loop;
+end $$;
+comment on function outbox.enqueue is 'Writes a message in this transaction; its id, or null for a duplicate';
+revoke all on function outbox.enqueue from public;
+-- <<< sql/functions/enqueue.sql
 
 -- >>> sql/functions/explain_claim.sql
 -- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql hold_reason.sql paused_routes.sql count_due.sql lock_holders.sql
@@ -698,15 +980,17 @@ begin
   v_ids := array(
     select c.id
     from (select distinct u.id, u.token from unnest(extend.ids, extend.tokens) as u(id, token)) as u
-    join outbox.claimed as c on c.id = u.id and c.claim_token = u.token
-    order by c.id
-    for update of c skip locked);
+    cross join lateral (
+      select c.id from outbox.claimed as c where c.id = u.id and c.claim_token + 0 = u.token for update skip locked
+    ) as c);
   update outbox.claimed as c set lease_until = clock_timestamp() + outbox.span(v_lease)
   where c.id = any (v_ids);
   return query
   select c.id
   from (select distinct u.id, u.token from unnest(extend.ids, extend.tokens) as u(id, token)) as u
-  join outbox.claimed as c on c.id = u.id and c.claim_token = u.token;
+  cross join lateral (
+    select c.id from outbox.claimed as c where c.id = u.id and c.claim_token + 0 = u.token offset 0
+  ) as c;
 end $$;
 comment on function outbox.extend is 'Lets claims run on; the ids that are still ours, the rest were lost';
 revoke all on function outbox.extend from public;
@@ -822,6 +1106,75 @@ comment on function outbox.payloads is 'Headers and payloads of claimed messages
 revoke all on function outbox.payloads from public;
 -- <<< sql/functions/payloads.sql
 
+-- >>> sql/functions/redrive.sql
+-- requires: bad_argument.sql check_key.sql
+create or replace function outbox.redrive(ids bigint[])
+returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Brings failed and cancelled messages back: pending, due now, attempts from 0. Their
+-- failures stay on record. Returns the ids brought back. (In psql, a bare '{1,2}' would be
+-- taken for a namespace: write redrive(array[1, 2]).)
+declare
+  v_now timestamptz := clock_timestamp();
+begin
+  if redrive.ids is null then
+    perform outbox.bad_argument('redrive', 'ids', 'is null', 'Give ids of failed or cancelled messages.');
+  end if;
+  return query
+  with s as (
+    delete from outbox.settled as d
+    where d.id = any (array(
+      select s.id from outbox.settled as s where s.id = any (redrive.ids) and s.outcome <> 'done' order by s.id for update))
+    returning d.id, d.namespace, d.task_queue, d.shard
+  )
+  insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, payload_bytes)
+  select s.id, s.namespace, s.task_queue, s.shard, v_now, m.bytes
+  from s
+  cross join lateral ( -- a look-up each: a join could read every message there is
+    select octet_length(m.payload) as bytes from outbox.message as m where m.id = s.id offset 0
+  ) as m
+  returning p.id;
+end $$;
+comment on function outbox.redrive(bigint[]) is 'Brings failed and cancelled messages back to pending; the ids brought back';
+revoke all on function outbox.redrive(bigint[]) from public;
+
+create or replace function outbox.redrive(namespace text, max int default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
+as $$
+-- redrive() for a namespace's failed messages, oldest first, up to max (null: all);
+-- returns how many. Cancelled ones come back by their ids only: whoever cancelled them
+-- did so on purpose.
+declare
+  v_ids bigint[];
+begin
+  perform outbox.check_key('redrive', 'namespace', redrive.namespace);
+  if redrive.max < 1 then
+    perform outbox.bad_argument('redrive', 'max', 'is below 1', 'Give the most messages to bring back, or null for all.');
+  end if;
+  v_ids := array(select s.id from outbox.settled as s
+                 where s.outcome = 'failed' -- and bounds of pairs, for no other index to come into question
+                   and (s.namespace, s.id) >= (redrive.namespace, 0)
+                   and (s.namespace, s.id) <= (redrive.namespace, 9223372036854775807)
+                 order by s.namespace, s.id limit redrive.max);
+  return (select count(*) from outbox.redrive(v_ids));
+end $$;
+comment on function outbox.redrive(text, int) is 'Brings a namespace''s failed messages back to pending; how many';
+revoke all on function outbox.redrive(text, int) from public;
+-- <<< sql/functions/redrive.sql
+
 -- >>> sql/functions/prune.sql
 -- requires: bad_argument.sql span.sql lock_class.sql node_lock.sql redrive.sql
 create or replace function outbox.prune(older_than interval default null, max int default 1000, failed boolean default false)
@@ -832,6 +1185,7 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set enable_sort = off
 set jit = off
 as $$
 -- Deletes up to max messages that were done or cancelled (and failed, when asked) longer
@@ -883,14 +1237,15 @@ begin
     select w.node from outbox.walk as w
     where w.claimed_at < clock_timestamp() - interval '1 hour'
       and exists (select from outbox.walk as l where l.claimed_at > w.claimed_at)
-    limit 100
+    order by random() limit 100 -- so that those that stay, for the sake of a route, are in nobody's way
   loop
     if pg_try_advisory_xact_lock(outbox.lock_class(), outbox.node_lock(v_node)) then
       delete from outbox.route as r
-      where r.node = v_node
+      where r.ctid = any (array( -- ordered, which the primary key, that holds the node too, is not
+              select x.ctid from outbox.route as x where x.node >= v_node and x.node <= v_node order by x.node limit 1000))
         and (r.served_at < clock_timestamp() - interval '30 days'
              or exists (select from outbox.route as l where l.namespace = r.namespace and l.served_at > r.served_at));
-      if not exists (select from outbox.route as r where r.node = v_node) then
+      if not exists (select from outbox.route as x where x.node >= v_node and x.node <= v_node order by x.node limit 1) then
         delete from outbox.walk as w where w.node = v_node;
       end if;
     end if;
@@ -900,6 +1255,28 @@ end $$;
 comment on function outbox.prune is 'Deletes old settled messages; how many';
 revoke all on function outbox.prune from public;
 -- <<< sql/functions/prune.sql
+
+-- >>> sql/functions/quota.sql
+-- requires: check_key.sql
+create or replace function outbox.quota(namespace text)
+returns table (quota int, strict boolean, claimed bigint)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+-- The quota in force for a namespace, its own or the default, and how much of it is used.
+begin
+  perform outbox.check_key('quota', 'namespace', quota.namespace);
+  return query
+  select coalesce(n.quota, g.default_quota), coalesce(n.strict, false),
+         (select count(*) from outbox.claimed as c where c.namespace = quota.namespace)
+  from outbox.config as g
+  left join outbox.namespace as n on n.namespace = quota.namespace;
+end $$;
+comment on function outbox.quota is 'The quota in force for a namespace, and how much of it is used';
+revoke all on function outbox.quota from public;
+-- <<< sql/functions/quota.sql
 
 -- >>> sql/functions/release.sql
 -- requires: check_settle.sql lock_claimed.sql
@@ -1054,7 +1431,8 @@ begin
   select array_agg(format('attempt %s at %s on %s: %s', x.attempt, outbox.time_text(x.at, v_now), x.node, x.error)) into failures
   from (select f.* from outbox.failure as f where f.id = why.id order by f.at desc limit 5) as x;
 
-  select p.* into v_pending from outbox.pending as p where p.id = why.id;
+  select p.* into v_pending from outbox.pending as p -- by range and order: as in cancel()
+  where p.id >= why.id and p.id <= why.id order by p.id limit 1;
   if found then
     state := 'pending';
     attempts := v_pending.attempt;
@@ -1116,6 +1494,100 @@ comment on function outbox.why is 'Where one message stands, and what holds it b
 revoke all on function outbox.why from public;
 -- <<< sql/functions/why.sql
 
+-- >>> sql/functions/views.sql
+-- A message and the table that its hot row stands in. Those three are looked up by id, one message
+-- after the other: as plain joins they are read as a whole, or once for each message, where
+-- the planner's statistics are from a time when they were empty.
+create or replace view outbox.messages as
+select m.id, m.namespace, m.task_queue, m.dispatch_key,
+       coalesce(p.shard, c.shard, s.shard) as shard,
+       case when p.id is not null then 'pending' when c.id is not null then 'claimed' else s.outcome end::text as status,
+       coalesce(p.attempt, c.attempt, s.attempts) as attempt,
+       coalesce(p.visible_after, c.visible_after) as visible_after,
+       c.claimed_by, c.lease_until, m.payload, m.created_at, s.settled_at,
+       coalesce(s.error, (select f.error from outbox.failure as f where f.id = m.id order by f.at desc limit 1)) as error
+from outbox.message as m
+left join lateral ( -- by range and order, which pending_lane does not have: it holds the id too
+  select p.id, p.shard, p.attempt, p.visible_after from outbox.pending as p
+  where p.id >= m.id and p.id <= m.id order by p.id limit 1
+) as p on true
+left join lateral (
+  select c.id, c.shard, c.attempt, c.visible_after, c.claimed_by, c.lease_until from outbox.claimed as c
+  where c.id = m.id offset 0
+) as c on true
+left join lateral (
+  select s.shard, s.outcome, s.attempts, s.settled_at, s.error from outbox.settled as s
+  where s.id = m.id offset 0
+) as s on true;
+comment on view outbox.messages is 'One row a message, whatever its state; look it up by dispatch_key or id';
+revoke all on outbox.messages from public;
+
+-- Names by a loose scan over five indexes, counts no further than config.count_cap:
+-- the work is bounded by what is shown, not by the backlog. What is counted is ordered as
+-- an index is, and in bounds that no other one serves.
+create or replace view outbox.namespaces as
+with recursive walk(namespace) as (
+  select ''::text collate "C"
+  union all
+  select x.namespace
+  from walk as w
+  cross join lateral (
+    select least(
+      (select p.namespace from outbox.pending as p where p.namespace > w.namespace order by p.namespace limit 1),
+      (select c.namespace from outbox.claimed as c where c.namespace > w.namespace order by c.namespace limit 1),
+      (select s.namespace from outbox.settled as s
+       where s.namespace > w.namespace and s.outcome = 'failed' order by s.namespace limit 1),
+      (select n.namespace from outbox.namespace as n where n.namespace > w.namespace order by n.namespace limit 1),
+      (select u.namespace from outbox.pause as u where u.namespace > w.namespace order by u.namespace limit 1)
+    ) as namespace
+  ) as x
+  where x.namespace is not null
+)
+select w.namespace,
+       (select count(*) from (select from outbox.pending as p where p.namespace = w.namespace
+                              order by p.task_queue, p.shard, p.visible_after limit g.count_cap) as x) as pending,
+       (select count(*) from (select from outbox.claimed as c
+                              where (c.namespace, c.claim_token) >= (w.namespace, 0)
+                                and (c.namespace, c.claim_token) <= (w.namespace, 9223372036854775807)
+                              order by c.namespace, c.claim_token limit g.count_cap) as x) as claimed,
+       (select count(*) from (select from outbox.settled as s
+                              where s.outcome = 'failed' and (s.namespace, s.id) >= (w.namespace, 0)
+                                and (s.namespace, s.id) <= (w.namespace, 9223372036854775807)
+                              order by s.namespace, s.id limit g.count_cap) as x) as failed,
+       coalesce(n.quota, g.default_quota) as quota,
+       coalesce(n.strict, false) as strict,
+       exists (select from outbox.pause as p where p.namespace = w.namespace and p.task_queue is null)
+         or exists (select from outbox.pause as p where p.namespace is null and p.task_queue is null) as paused
+from walk as w
+cross join outbox.config as g
+left join lateral (select n.quota, n.strict from outbox.namespace as n where n.namespace = w.namespace) as n on true
+where w.namespace <> '';
+comment on view outbox.namespaces is 'Namespaces with messages or settings; counts stop at config.count_cap';
+revoke all on outbox.namespaces from public;
+
+create or replace view outbox.nodes as
+select coalesce(n.node, w.node) as node,
+       coalesce(n.heartbeat_at between clock_timestamp() - g.node_lapse and clock_timestamp() + g.node_lapse, false) as live,
+       n.heartbeat_at,
+       n.node is not null and n.shards is null as auto,
+       case when n.shards is null and n.node is not null
+            then array(select s.shard from outbox.shard as s where s.node = n.node order by s.shard) else n.shards end as shards,
+       n.paused, n.in_flight_bytes,
+       case when n.shared_at > clock_timestamp() - g.node_lapse then array[n.process, n.former]
+            when n.process is not null then array[n.process] end as processes,
+       w.claimed_at as last_claim_at, w.claimed as last_claimed, w.namespace as walked_to, w.round
+from outbox.node as n
+full join outbox.walk as w on w.node = n.node
+cross join outbox.config as g;
+comment on view outbox.nodes is 'Nodes by heartbeat and by claims; live: the heartbeat has not lapsed; auto: the outbox gives it its shards';
+revoke all on outbox.nodes from public;
+
+create or replace view outbox.pauses as
+select p.namespace, p.task_queue, p.since, p.by, p.note from outbox.pause as p;
+comment on view outbox.pauses is 'What is paused; null stands for any';
+revoke all on outbox.pauses from public;
+-- <<< sql/functions/views.sql
+
 -- >>> sql/functions/grants.sql
 -- requires: bad_argument.sql
 create or replace function outbox.grant_producer(role name)
@@ -1163,7 +1635,7 @@ begin
     perform outbox.bad_argument('grant_operator', 'role', 'is null or public, which means every role', 'Name a role, and grant that to the people on duty.');
   end if;
   perform outbox.grant_worker(grant_operator.role);
-  execute format('grant execute on function outbox.explain_claim, outbox.why, outbox.check, outbox.lock_holders, '
+  execute format('grant execute on function outbox.explain_claim, outbox.why, outbox.check, outbox.lock_holders, outbox.count_expired, '
     'outbox.unowned_shards, outbox.configure, outbox.quota, outbox.set_quota, outbox.clear_quota, '
     'outbox.pause, outbox.resume, outbox.cancel, outbox.cancel_namespace, '
     'outbox.redrive(bigint[]), outbox.redrive(text, int) to %I', grant_operator.role);
