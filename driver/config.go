@@ -31,7 +31,8 @@ type Config struct {
 
 	Slots int     // deliveries at a time, a sink; default 64
 	Share float64 // part of a sink's slots, and of Low's bytes over all sinks, that deliveries of one namespace can hold; default 0.5
-	Queue int     // messages that may wait for a sink's slots; default 10 * Batch: above the quotas, or one tenant's backlog pauses the node
+	Queue int     // messages that may wait for a sink's slots; default 10 * Batch: above the quotas, or one tenant's backlog fills it
+	Stash int     // messages claimed for sinks whose queue is full, their payloads unread; more of them pause claiming; default 10 * Queue
 
 	DeliveryTimeout time.Duration // one delivery, and how long its lease is extended; default 30 s
 	DrainTimeout    time.Duration // how long a drain waits for what is in flight; default 30 s
@@ -59,6 +60,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Slots = cmp.Or(c.Slots, 64)
 	c.Share = cmp.Or(c.Share, 0.5)
 	c.Queue = cmp.Or(c.Queue, 10*c.Batch)
+	c.Stash = cmp.Or(c.Stash, 10*c.Queue)
 	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, 30*time.Second)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 30*time.Second)
 	c.CallTimeout = cmp.Or(c.CallTimeout, 15*time.Second)
@@ -88,7 +90,7 @@ func (c Config) withDefaults() (Config, error) {
 	if !(c.Share > 0 && c.Share <= 1) {
 		return c, fmt.Errorf("config.Share is %v: give more than 0, up to 1", c.Share)
 	}
-	counts := map[string]int{"Batch": c.Batch, "Slots": c.Slots, "Queue": c.Queue}
+	counts := map[string]int{"Batch": c.Batch, "Slots": c.Slots, "Queue": c.Queue, "Stash": c.Stash}
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		if counts[name] < 1 {
 			return c, fmt.Errorf("config.%s is %d: give 1 or more", name, counts[name])

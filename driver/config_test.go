@@ -85,7 +85,8 @@ func TestConfigEndlessTimes(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &Sweeper{config: c}
-	l := &loop{Sweeper: s, log: c.Logger, clock: func() int64 { return int64(longest) }}
+	clock := func() int64 { return int64(longest) }
+	l := &loop{Sweeper: s, log: c.Logger, clock: clock, dispatch: newDispatcher(limits{}, clock)}
 	l.beginDrain()
 	if l.drainAt <= l.clock() {
 		t.Errorf("an endless drain ends at %d, now is %d", l.drainAt, l.clock())

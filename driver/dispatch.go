@@ -84,6 +84,9 @@ type queue struct {
 	next    int       // whose turn it is, in ring
 	ready   int       // messages waiting of namespaces below their share
 	running int
+
+	coming int     // messages whose payloads are being read for it; this and the next are the loop's own
+	stash  []*item // claimed for it while it was full
 }
 
 // tenant is a namespace's part of a queue.
@@ -147,6 +150,15 @@ func (q *queue) fill() {
 		q.d.running.Add(1)
 		go q.deliver(it)
 	}
+}
+
+// accepts reports whether the queue takes one more message of a namespace, beside those that
+// are coming.
+func (q *queue) accepts(namespace string) bool {
+	q.d.mu.Lock()
+	defer q.d.mu.Unlock()
+	t := q.tenants[namespace]
+	return t != nil && !q.open(t) || q.ready+q.coming < q.d.capacity
 }
 
 // room is how many more messages the queue takes.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 )
 
@@ -210,8 +209,8 @@ func (l *loop) beginDrain() {
 
 // withdraw gives back what no delivery has begun for.
 func (l *loop) withdraw() {
-	waiting := slices.Concat(l.stash, l.unread)
-	l.stash, l.unread = nil, nil
+	waiting := l.unread
+	l.unread = nil
 	l.endWaiting(errStopping, func(*item) bool { return true })
 	for _, q := range l.routes {
 		waiting = append(waiting, q.withdraw()...)

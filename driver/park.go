@@ -112,23 +112,35 @@ func (l *loop) unpark() {
 		// One after the other: each takes of the room that is left for the next.
 		for i := 0; i < len(h.parked); i++ {
 			it := h.parked[i]
-			if it.queue.room() <= 0 || !l.fits(it.bytes, h.bytes, l.budget.Usage()) {
+			if !it.queue.accepts(it.Namespace) || !l.fits(it.bytes, h.bytes, l.budget.Usage()) {
 				continue
 			}
 			h.parked = slices.Delete(h.parked, i, i+1)
 			i--
 			it.parked = false
 			l.stats.parked.Add(-1)
-			l.hold(it)
-			l.unread = append(l.unread, it)
+			l.admit(it)
 		}
 		l.forget(namespace, h)
 	}
 }
 
-// endWaiting releases what waits without its payload, parked or suspect, and which says.
+// endWaiting releases what waits without its payload, parked, put away or suspect, and which
+// says.
 func (l *loop) endWaiting(why error, which func(*item) bool) {
 	ended := l.suspects.remove(which)
+	for _, q := range l.dispatch.queues {
+		before := len(ended)
+		q.stash = slices.DeleteFunc(q.stash, func(it *item) bool {
+			if which(it) {
+				ended = append(ended, it)
+				return true
+			}
+			return false
+		})
+		l.stashed -= len(ended) - before
+		l.stats.parked.Add(int64(before - len(ended)))
+	}
 	for namespace, h := range l.held {
 		h.parked = slices.DeleteFunc(h.parked, func(it *item) bool {
 			if which(it) {

@@ -19,13 +19,14 @@ const (
 	mostMisreads = 5
 )
 
-// readOn goes on with what is claimed and waits for room in memory, or for its turn as a
-// suspect, or could not be read before.
+// readOn goes on with what is claimed and waits for room in memory or in its queue, or for its
+// turn as a suspect, or could not be read before.
 func (l *loop) readOn(ctx context.Context) {
 	if l.clock() < l.retryAt {
 		return
 	}
 	if !l.draining {
+		l.handOn()
 		l.unpark()
 		l.beginSuspects(ctx)
 	}
@@ -86,19 +87,60 @@ func (l *loop) misread(items []*item, err error) {
 			l.unread = append(l.unread, it)
 			continue
 		}
+		it.queue.coming--
 		it.outcome = judge(fmt.Errorf("its payload of %d bytes could not be read: %w", it.bytes, err))
 		l.results = append(l.results, it)
 	}
 }
 
-// offer hands a message on that has its payload, or stashes it where its queue is full.
+// admit counts a message's bytes and has its payload read.
+func (l *loop) admit(it *item) {
+	l.hold(it)
+	it.queue.coming++
+	l.unread = append(l.unread, it)
+}
+
+// offer hands a message on that has its payload, or puts it away where its queue is full.
 func (l *loop) offer(it *item) {
+	it.queue.coming--
 	switch {
 	case it.lost.Load():
 		it.outcome = judge(Undelivered(errLost))
 		l.results = append(l.results, it)
 	case !it.queue.offer(it):
+		l.letGo(it)
+		l.putAway(it)
+	}
+}
+
+// putAway keeps a message that its queue does not take: claimed, its payload not in memory.
+// So a queue that is full, of a sink that hangs perhaps, holds up what belongs into it
+// and nothing else, until there are too many such messages: then claiming pauses.
+func (l *loop) putAway(it *item) {
+	it.Payload, it.Headers = nil, nil
+	it.queue.stash = append(it.queue.stash, it)
+	l.stats.parked.Add(1)
+	if l.stashed++; l.stashed > l.config.Stash {
 		l.control.OnSendRejected()
-		l.stash = append(l.stash, it)
+	}
+}
+
+// handOn takes what was put away and its queue takes by now, the oldest first, as far as the
+// watermarks allow.
+func (l *loop) handOn() {
+	if l.stashed == 0 {
+		return
+	}
+	for _, q := range l.dispatch.queues {
+		for len(q.stash) > 0 && q.accepts(q.stash[0].Namespace) {
+			it, usage := q.stash[0], l.budget.Usage()
+			if usage > 0 && usage+it.bytes > l.control.Params().HighBytes {
+				return
+			}
+			q.stash = q.stash[1:]
+			l.stashed--
+			l.stats.parked.Add(-1)
+			l.admit(it)
+		}
 	}
 }

@@ -148,7 +148,7 @@ func (l *loop) beginSuspects(ctx context.Context) {
 	}
 	usage := l.budget.Usage()
 	items, together := l.suspects.pick(func(it *item) bool {
-		if it.queue.room() <= 0 || usage > 0 && usage+it.bytes > l.control.Params().HighBytes {
+		if !it.queue.accepts(it.Namespace) || usage > 0 && usage+it.bytes > l.control.Params().HighBytes {
 			return false
 		}
 		usage += it.bytes
@@ -173,7 +173,6 @@ func (l *loop) beginSuspects(ctx context.Context) {
 			l.suspects.add(it)
 			continue
 		}
-		l.hold(it)
-		l.unread = append(l.unread, it)
+		l.admit(it)
 	}
 }

@@ -116,7 +116,7 @@ type loop struct {
 	book     map[Ref]*item // what is claimed and not settled
 	held     map[string]*holding
 	suspects suspects
-	stash    []*item // claimed, and refused by its queue
+	stashed  int     // messages in the queues' stashes
 	unread   []*item // claimed, counted in the budget, their payloads still to be read
 	results  []*item // delivered, and to be settled
 
@@ -157,7 +157,6 @@ func (s *Sweeper) sweep(ctx context.Context, live bool, maxSweeps int) error {
 		default:
 		}
 		l.collect()
-		l.handOn()
 		l.attend(ctx) // before all else: leases run on also while settles fail, and a claim finds what was rescued
 		l.flush(ctx)
 		l.readOn(ctx)
@@ -280,15 +279,15 @@ func (l *loop) room() int {
 	return min(room, l.config.Batch, l.maxBatch)
 }
 
-// drained reports whether nothing is stashed and every queue is at most half full.
+// drained reports whether what a claim brings has somewhere to go: a queue is at most half
+// full, and so is the stash. A queue that stays full holds up what belongs into it alone.
 func (l *loop) drained() bool {
 	low := (l.config.Queue + 1) / 2
+	room := l.sink.room()
 	for _, q := range l.routes {
-		if q.room() < low {
-			return false
-		}
+		room = max(room, q.room())
 	}
-	return len(l.stash) == 0 && l.sink.room() >= low
+	return room >= low && l.stashed <= l.config.Stash/2
 }
 
 func (l *loop) claim(ctx context.Context) {
@@ -328,28 +327,14 @@ func (l *loop) claim(ctx context.Context) {
 			l.suspects.add(it)
 		case l.crowded(it):
 			l.park(it)
+		case !it.queue.accepts(it.Namespace):
+			l.putAway(it)
 		default:
-			l.hold(it)
-			l.unread = append(l.unread, it)
+			l.admit(it)
 		}
 	}
 	l.beginSuspects(ctx)
 	l.read(ctx)
-}
-
-// handOn offers what is stashed again, the oldest first.
-func (l *loop) handOn() {
-	kept := l.stash[:0]
-	for _, it := range l.stash {
-		if it.lost.Load() {
-			it.outcome = judge(Undelivered(errLost))
-			l.results = append(l.results, it)
-		} else if !it.queue.offer(it) {
-			kept = append(kept, it)
-		}
-	}
-	clear(l.stash[len(kept):])
-	l.stash = kept
 }
 
 // collect takes over what has been delivered.

@@ -86,7 +86,7 @@ func TestNoFlappingAtTheEdge(t *testing.T) {
 		"low as high":          func(c *driver.Config) { c.High, c.Low = 0.8, 0.8 },
 		"budget below one row": func(c *driver.Config) { c.Budget = 100 },
 		"rejected sends": func(c *driver.Config) {
-			c.Budget, c.Slots, c.Queue = 64<<20, 2, 1
+			c.Budget, c.Slots, c.Queue, c.Stash = 64<<20, 2, 1, 1
 			c.Routes = map[string]driver.Sink{"r0": working(100)} // its queue fills while the other has room
 		},
 	} {
@@ -141,7 +141,7 @@ func TestRecoveredSinkIsResumed(t *testing.T) {
 			log := newPauseLog(t)
 			n := startNode(t, newNode(t, db, new(collector), func(c *driver.Config) {
 				c.Routes = map[string]driver.Sink{"stalled": stalled}
-				c.Slots, c.Queue, c.Tick, c.MinPause, c.Logger = 2, 3, tick, minPause, slog.New(log)
+				c.Slots, c.Queue, c.Stash, c.Tick, c.MinPause, c.Logger = 2, 3, 1, tick, minPause, slog.New(log)
 			}))
 			for i := range 5 {
 				fill(t, db.Pool, fmt.Sprint("s", i), "stalled", 4, 10)

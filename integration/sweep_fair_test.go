@@ -107,7 +107,8 @@ func TestTwoNodesShareShards(t *testing.T) {
 	wantOutcomes(t, db.Pool, map[string]int{"done": 5000})
 }
 
-// INV-11: a sink that takes nothing any more pauses claiming, and nothing else: leases are
+// INV-11: a sink that takes nothing any more, with more claimed for it than the stash holds, pauses
+// claiming, and nothing else: leases are
 // extended, other sinks' acks flushed, expired leases rescued, heartbeats sent.
 func TestStalledSink(t *testing.T) {
 	t.Parallel()
@@ -118,7 +119,7 @@ func TestStalledSink(t *testing.T) {
 	fill(t, db.Pool, "ns", "main", 1, 10)
 	n := startNode(t, newNode(t, db, main, func(c *driver.Config) {
 		c.Routes = map[string]driver.Sink{"stalled": stalled}
-		c.Slots, c.Share, c.Queue, c.Batch, c.DeliveryTimeout = 2, 1, 3, 10, time.Hour
+		c.Slots, c.Share, c.Queue, c.Stash, c.Batch, c.DeliveryTimeout = 2, 1, 3, 1, 10, time.Hour
 	}))
 	eventually(t, "a delivery of the main route is under way", func() bool { return len(main.begun) == 1 })
 	for i := range 5 {
@@ -134,7 +135,7 @@ func TestStalledSink(t *testing.T) {
 	run(t, db.Pool, "insert into outbox.claimed select p.id, p.visible_after, nextval('outbox.claim_token'), now(), '-infinity', p.shard, 1, p.payload_bytes, p.namespace, p.task_queue, 'dead' from outbox.pending as p where p.id = $1",
 		put(t, db.Pool, "orphan", "main", "orphan"))
 	run(t, db.Pool, "delete from outbox.pending where namespace = 'orphan'")
-	await(t, db.Pool, "select exists (select from outbox.pending where namespace = 'orphan' and attempt = 1)")
+	await(t, db.Pool, "select exists (select from outbox.pending where namespace = 'orphan' and attempt = 0)")
 
 	held := one[int](t, db.Pool, "select count(*) from outbox.claimed where claimed_by = 'n1'")
 	for range 8 { // twice as long as the leases last
@@ -155,6 +156,37 @@ func TestStalledSink(t *testing.T) {
 	await(t, db.Pool, "select paused is null from outbox.node where node = 'n1'")
 	n.drained(t)
 	wantOutcomes(t, db.Pool, map[string]int{"done": 22})
+}
+
+// A queue that is full holds up what belongs into it, and nothing else: nine tenants whose
+// deliveries hang on a route of their own keep no message of a quiet tenant from its healthy
+// sink, and nothing of theirs is claimed and given back in a circle, or charged.
+func TestFullQueueHoldsUpItsOwn(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	hang := newHanging()
+	g := newGauge(new(collector))
+	s := newNode(t, db, g, func(c *driver.Config) {
+		c.Routes = map[string]driver.Sink{"slow": hang}
+		c.Slots, c.Queue, c.Batch, c.DeliveryTimeout = 4, 20, 10, time.Hour
+	})
+	g.node = s
+	for i := range 9 {
+		fill(t, db.Pool, fmt.Sprint("hung", i), "slow", 20, 100)
+	}
+	n := startNode(t, s)
+	eventually(t, "the route's queue is full, and the rest of it claimed", func() bool { return n.Stats().InFlight == 180 })
+	trickle(t, db.Pool, g, "quiet", "q", 70, 100)
+	eventually(t, "the quiet tenant's are settled", func() bool { return n.Stats().Done == 70 })
+	if s := n.Stats(); s.Pauses != 0 || s.Released != 0 || s.Claimed != 250 || s.InFlight != 180 || s.Parked < 100 {
+		t.Errorf("stats are %+v, want 180 of 250 claimed ones in flight, most of them without their payload, and no pause", s)
+	}
+	close(hang.let)
+	eventually(t, "all is settled", func() bool { return n.Stats().Done == 250 })
+	if s := n.drained(t); s.Claimed != 250 || s.Parked != 0 || s.UsedBytes != 0 {
+		t.Errorf("stats are %+v, want each of 250 claimed once", s)
+	}
+	wantOutcomes(t, db.Pool, map[string]int{"done": 250})
 }
 
 // INV-12: bytes in flight above the high watermark pause claiming, and once they have
