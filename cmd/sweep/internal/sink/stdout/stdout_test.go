@@ -105,7 +105,7 @@ func (s *scripted) Write(p []byte) (int, error) {
 }
 
 func TestFailedWriteClosesTheSink(t *testing.T) {
-	full := errors.New("disk is full")
+	full := errors.New("device gone")
 	answer := func(n int, err error) func([]byte) (int, error) {
 		return func([]byte) (int, error) { return n, err }
 	}
@@ -115,11 +115,11 @@ func TestFailedWriteClosesTheSink(t *testing.T) {
 		is      error
 		says    string
 	}{
-		{"at once", []func([]byte) (int, error){answer(0, full)}, full, "sink is closed: disk is full"},
-		{"in the line", []func([]byte) (int, error){answer(10, full)}, full, "the last line ends after 10 of its "},
+		{"at once", []func([]byte) (int, error){answer(0, full)}, full, "sink is closed: stdout: device gone"},
+		{"in the line", []func([]byte) (int, error){answer(10, full)}, full, "the line ends after 10 of its "},
 		{"after a short write", []func([]byte) (int, error){answer(10, nil), answer(5, full)}, full, "after 15 of its "},
 		{"nothing taken", []func([]byte) (int, error){answer(0, nil)}, io.ErrShortWrite, "short write"},
-		{"whole line and an error", []func([]byte) (int, error){func(p []byte) (int, error) { return len(p), full }}, full, "disk is full"},
+		{"whole line and an error", []func([]byte) (int, error){func(p []byte) (int, error) { return len(p), full }}, full, "device gone"},
 		{"writer counts wrong", []func([]byte) (int, error){answer(1<<20, nil)}, nil, "the writer reports 1048576 bytes"},
 		{"writer counts below 0", []func([]byte) (int, error){answer(-1, full)}, nil, "the writer reports -1 bytes"},
 	} {
@@ -284,6 +284,9 @@ func TestRealPipe(t *testing.T) {
 	lines.Buffer(nil, 1<<20)
 	seen := map[string]bool{}
 	for lines.Scan() {
+		if len(lines.Bytes()) == 0 { // the pipe does not block: a line before it might have been cut short
+			continue
+		}
 		m := parseLine(t, lines.Bytes())
 		seen[m.DispatchKey] = len(m.payload) == 200_000
 	}

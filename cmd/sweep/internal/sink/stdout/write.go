@@ -1,0 +1,92 @@
+package stdout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+	"time"
+
+	"github.com/fairclaim/fairclaim/driver"
+)
+
+// againPause is how long a writer that says "try again" is left alone.
+const againPause = 10 * time.Millisecond
+
+// full are the errors of a writer that has no room for the moment.
+var full = []error{syscall.ENOSPC, syscall.EDQUOT, syscall.ENOBUFS, syscall.ENOMEM}
+
+// write writes one line, which comes with a line end in front of it: that goes out where
+// the line before was cut short. The caller has the turn. What it returns is what becomes
+// of the message.
+func (s *Sink) write(ctx context.Context, text []byte) error {
+	start := 1
+	if s.torn {
+		start = 0
+	}
+	n, err := writeAll(ctx, s.w, text[start:])
+	end := start + n // in text
+	if n > 0 {
+		s.torn = end > 1 && end < len(text)
+	}
+	if end == len(text) && (err == nil || isFull(err)) {
+		return nil
+	}
+	failed := fmt.Errorf("stdout: %w", err)
+	if s.torn && end > 1 {
+		failed = fmt.Errorf("stdout: the line ends after %d of its %d bytes: %w", end-1, len(text)-1, err)
+	}
+	switch {
+	case errors.Is(err, errAgain) && end > 1:
+		return failed
+	case errors.Is(err, errAgain):
+		return driver.Undelivered(failed)
+	case isFull(err):
+		return failed
+	}
+	s.closed = fmt.Errorf("%w: %w", driver.ErrSinkClosed, failed)
+	return driver.Undelivered(s.closed)
+}
+
+func isFull(err error) bool {
+	for _, e := range full {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// errAgain is what a writer that says "try again" comes to when there is no time left.
+var errAgain = errors.New("the reader takes no more for now")
+
+// writeAll writes text with as few Write calls as w needs, and returns how many
+// bytes of it went out. A writer that takes less than it was given, without an
+// error, gets the rest; one that takes nothing fails; one that says "try again" is tried
+// again until ctx ends.
+func writeAll(ctx context.Context, w io.Writer, text []byte) (int, error) {
+	total := 0
+	for total < len(text) {
+		n, err := w.Write(text[total:])
+		if n < 0 || n > len(text)-total {
+			return total, fmt.Errorf("the writer reports %d bytes of %d", n, len(text)-total)
+		}
+		total += n
+		switch {
+		case errors.Is(err, syscall.EAGAIN):
+			pause := time.NewTimer(againPause)
+			select {
+			case <-pause.C:
+			case <-ctx.Done():
+				pause.Stop()
+				return total, fmt.Errorf("%w: %w", errAgain, context.Cause(ctx))
+			}
+		case err != nil:
+			return total, err
+		case n == 0:
+			return total, io.ErrShortWrite
+		}
+	}
+	return total, nil
+}
