@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/snippet"
 	"github.com/fairclaim/fairclaim/driver"
 )
 
@@ -30,6 +32,8 @@ func (a *app) setUp(line *commands, command string) {
 	a.databaseURL = line.DatabaseURL
 	a.jsonLog = line.LogFormat == "json"
 	a.log = newLogger(a.stderr, line.LogLevel, line.LogFormat)
+	log.SetFlags(0) // net/http writes to the log of the process
+	log.SetOutput(libraryLog{a.log})
 }
 
 // newLogger makes the logger of a process. Both formats quote control characters.
@@ -43,6 +47,15 @@ func newLogger(w io.Writer, level, format string) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// libraryLog takes lines that libraries write past our log: it has one form, and what a
+// server sends is cut and cleaned.
+type libraryLog struct{ log *slog.Logger }
+
+func (l libraryLog) Write(line []byte) (int, error) {
+	l.log.Warn("a library reports", "text", snippet.Clean(line, 500))
+	return len(line), nil
 }
 
 // hintError is an error with what to do about it.

@@ -32,8 +32,17 @@ func headerOf(m driver.Message, hasUser bool) nethttp.Header {
 	return h
 }
 
-// reserved reports whether a message may not set a field, given in lower case.
+// reserved reports whether a message may not set a field, given in lower case. A name that
+// differs in its punctuation counts as the same: receivers that make environment variables
+// of fields (CGI, WSGI, Rack, PHP) read Idempotency_Key and Idempotency.Key as
+// HTTP_IDEMPOTENCY_KEY too.
 func reserved(name string, hasUser bool) bool {
+	name = strings.Map(func(r rune) rune {
+		if 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {
+			return r
+		}
+		return '-'
+	}, name)
 	switch name {
 	case "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "expect", "http2-settings",
 		"host", "content-length", "content-type", "idempotency-key":

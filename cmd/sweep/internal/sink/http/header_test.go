@@ -40,6 +40,14 @@ func TestHeaderOf(t *testing.T) {
 		{"te", "TE", "trailers", false, ""},
 		{"expect", "Expect", "100-continue", false, ""},
 		{"proxy credentials", "Proxy-Authorization", "x", false, ""},
+		{"idempotency key to CGI", "Idempotency_Key", "forged", false, ""},
+		{"idempotency key to old CGI", "idempotency.key", "forged", false, ""},
+		{"content type to CGI", "Content_Type", "text/html", false, ""},
+		{"length to CGI", "content_Length", "1", false, ""},
+		{"attempt to CGI", "FAIRCLAIM_ATTEMPT", "99", false, ""},
+		{"proxy to CGI", "Proxy_Authorization", "x", false, ""},
+		{"coding to CGI", "Transfer~Encoding", "chunked", false, ""},
+		{"underscores of its own", "X_Request_Id", "7", false, "7"},
 		{"h2 settings", "HTTP2-Settings", "x", false, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -12,8 +12,10 @@ import (
 // texts from outside: shorter ones stand everywhere, and hide nothing.
 const minSecret = 4
 
-// redactor returns a replacer that takes the URL's user, password and query values
-// out of a text, in the forms in which servers send back what they got.
+// redactor returns a replacer that takes the URL's user, password, path and query values
+// out of a text, in the forms in which servers send back what they got. Of the path it takes
+// what stands between placeholders, as a whole and by segments: an incoming webhook's URL
+// often is the secret itself.
 func (t *template) redactor() *strings.Replacer {
 	var secrets []string
 	if t.user != nil {
@@ -22,6 +24,15 @@ func (t *template) redactor() *strings.Replacer {
 		secrets = append(secrets, name, url.QueryEscape(name), password, url.QueryEscape(password))
 		secrets = append(secrets, strings.Split(t.user.String(), ":")...)
 		secrets = append(secrets, base64.StdEncoding.EncodeToString([]byte(name+":"+password)))
+	}
+	for _, p := range t.path {
+		whole := strings.Trim(p.literal, "/")
+		for _, secret := range append(strings.Split(whole, "/"), whole) {
+			secrets = append(secrets, secret)
+			if plain, err := url.PathUnescape(secret); err == nil {
+				secrets = append(secrets, plain)
+			}
+		}
 	}
 	for _, p := range t.query {
 		for pair := range strings.SplitSeq(p.literal, "&") {

@@ -209,19 +209,19 @@ func FuzzParseTemplate(f *testing.F) {
 	})
 }
 
-// Whatever user, password and query values a URL has, none of 4 bytes or more is left in
+// Whatever user, password, path and query values a URL has, none of 4 bytes or more is left in
 // a text that went through the redactor, in the forms in which a server may repeat them.
 func FuzzRedactor(f *testing.F) {
-	f.Add("user", "hunter2", "sesame", "401: {} is wrong, {}")
-	f.Add("u", "päss wörd", "a+b", "{}")
-	f.Add("aaaa", "aaaaaaaa", "aaaaaa", "{}{}{}")
-	f.Fuzz(func(t *testing.T, user, password, key, text string) {
-		raw := "https://" + url.UserPassword(user, password).String() + "@h.example/x?key=" + url.QueryEscape(key)
+	f.Add("user", "hunter2", "T0B0/s3cret", "sesame", "401: {} is wrong, {}")
+	f.Add("u", "päss wörd", "a b/ü", "a+b", "{}")
+	f.Add("aaaa", "aaaaaaaa", "aaaaa", "aaaaaa", "{}{}{}")
+	f.Fuzz(func(t *testing.T, user, password, path, key, text string) {
+		raw := "https://" + url.UserPassword(user, password).String() + "@h.example/" + url.PathEscape(path) + "?key=" + url.QueryEscape(key)
 		tmpl, err := parseTemplate(raw)
 		if err != nil {
 			return
 		}
-		for _, secret := range []string{password, url.QueryEscape(password), key, url.QueryEscape(key)} {
+		for _, secret := range []string{password, url.QueryEscape(password), strings.Trim(path, "/"), url.PathEscape(path), key, url.QueryEscape(key)} {
 			if len(secret) < minSecret || strings.Contains("[hidden]", secret) {
 				continue
 			}

@@ -178,9 +178,9 @@ func TestEchoedSecretsAreHidden(t *testing.T) {
 		w.WriteHeader(500)
 		fmt.Fprintf(w, "cannot POST %s as %s / %s (%s), token %s", r.RequestURI, user, password, r.Header.Get("Authorization"), r.URL.Query().Get("token"))
 	})
-	raw := strings.Replace(server.URL, "http://", "http://login%21:login%21pass%2Fword@", 1) + "/p?token=tok%2Fen%2F1&ns={namespace}&v=1&bareword"
+	raw := strings.Replace(server.URL, "http://", "http://login%21:login%21pass%2Fword@", 1) + "/services/T%210001/{namespace}/p?token=tok%2Fen%2F1&ns={namespace}&v=1&bareword"
 	err := newSink(t, raw, 0).Deliver(t.Context(), driver.Message{Namespace: "acme"})
-	check(t, err, sinktest.Retry, "cannot POST /p?token=[hidden]&ns=acme&v=1&[hidden] as [hidden] / [hidden] (Basic [hidden]), token [hidden]")
+	check(t, err, sinktest.Retry, "cannot POST /[hidden]/acme/p?token=[hidden]&ns=acme&v=1&[hidden] as [hidden] / [hidden] (Basic [hidden]), token [hidden]")
 }
 
 // A body without end is not read to fill the memory.
