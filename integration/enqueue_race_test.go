@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -123,6 +124,55 @@ func TestEnqueueBatchOrder(t *testing.T) {
 	got := <-done
 	if got.err != nil || *got.value != 497 {
 		t.Errorf("the second wrote %v, %v, want 497", got.value, got.err)
+	}
+}
+
+// TestEnqueueBatchPrunedOrder: a key that a batch ran into is pruned while the batch waits for a
+// greater one, and written by somebody who then waits for the batch. The batch gives its
+// keys back, and begins again in their order: no deadlock, and each key is written once.
+func TestEnqueueBatchPrunedOrder(t *testing.T) {
+	t.Parallel()
+	const call = "select count(id) from outbox.enqueue_batch(array_fill('n'::text, array[cardinality($1::text[])]), " +
+		"array_fill('q'::text, array[cardinality($1)]), $1, array_fill('x'::bytea, array[cardinality($1)]))"
+	for name, write := range map[string]func(t *testing.T, tx pgx.Tx) <-chan answer{
+		"beside a batch": func(t *testing.T, tx pgx.Tx) <-chan answer {
+			return async(t, tx, call, []string{"b", "c"})
+		},
+		"beside enqueue": func(t *testing.T, tx pgx.Tx) <-chan answer {
+			put(t, tx, "n", "q", "b")
+			return async(t, tx, "select count(outbox.enqueue('n', 'q', 'c', ''))")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pg.New(t)
+			first, second, third, watch := db.Connect(t), db.Connect(t), db.Connect(t), db.Connect(t)
+			put(t, watch, "n", "q", "b")
+			row := claimOne(t, watch, "n1")
+			settle(t, watch, "complete", row.ID, row.Token)
+
+			holder := begin(t, third)
+			put(t, holder, "n", "q", "d")
+			batch := async(t, first, call, []string{"b", "c", "d"})
+			awaitBlocked(t, watch, first.PgConn().PID()) // has run into b, written c, waits for d
+			if n := one[int](t, watch, "select outbox.prune('0')"); n != 1 {
+				t.Fatalf("pruned %d", n)
+			}
+			tx := begin(t, second)
+			other := write(t, tx) // has written b
+			awaitBlocked(t, watch, second.PgConn().PID())
+			commit(t, holder)
+			if got := <-other; got.err != nil || *got.value == 0 {
+				t.Errorf("the other wrote %v, %v, want c", got.value, got.err)
+			}
+			commit(t, tx)
+			if got := <-batch; got.err != nil || *got.value != 0 {
+				t.Errorf("the batch wrote %v, %v, want nothing: all three are there", got.value, got.err)
+			}
+			if keys := list[string](t, watch, "select m.dispatch_key || ' ' || m.status from outbox.messages as m order by 1"); !slices.Equal(keys, []string{"b pending", "c pending", "d pending"}) {
+				t.Errorf("left are %q", keys)
+			}
+		})
 	}
 }
 

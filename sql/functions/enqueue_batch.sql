@@ -19,13 +19,9 @@ declare
   v_config outbox.config;
   v_count  int := cardinality(enqueue_batch.dispatch_keys);
   v_bad    record;
-  v_again  text[];  -- keys to write once more; null: all
-  v_keys   text[] := '{}';
-  v_ids    bigint[] := '{}';
-  v_newkeys text[];
-  v_newids  bigint[];
-  v_owners  text[] := '{}';
-  v_newowners text[];
+  v_keys   text[];  -- what was written
+  v_ids    bigint[];
+  v_owners text[];
 begin
   if enqueue_batch.namespaces is null or enqueue_batch.task_queues is null
      or enqueue_batch.dispatch_keys is null or enqueue_batch.payloads is null then
@@ -78,54 +74,58 @@ begin
   end if;
 
   loop
-    with u as materialized (
-      select distinct on (u.dispatch_key collate "C") u.*
-      from unnest(enqueue_batch.namespaces, enqueue_batch.task_queues, enqueue_batch.dispatch_keys,
-                  enqueue_batch.payloads, enqueue_batch.content_types, enqueue_batch.headers,
-                  enqueue_batch.delays) with ordinality
-           as u(namespace, task_queue, dispatch_key, payload, content_type, header, delay, ord)
-      where v_again is null or u.dispatch_key = any (v_again)
-      order by u.dispatch_key collate "C", u.ord
-    ), m as (
-      insert into outbox.message as n (namespace, task_queue, dispatch_key, content_type, headers, payload, created_at)
-      select u.namespace, u.task_queue, u.dispatch_key, coalesce(u.content_type, 'application/json'),
-             coalesce(u.header, '{}'), u.payload, v_now
-      from u
-      on conflict on constraint message_dispatch_key_key do nothing
-      returning n.id, n.namespace, n.task_queue, n.dispatch_key, octet_length(n.payload) as bytes
-    ), p as (
-      insert into outbox.pending as q (id, namespace, task_queue, shard, visible_after, payload_bytes)
-      select m.id, m.namespace, m.task_queue, outbox.shard_of(m.dispatch_key, (select c.shard_count from outbox.config as c)),
-             v_now + coalesce(outbox.span(u.delay), '0'), m.bytes
-      from m join u on u.dispatch_key = m.dispatch_key
-    )
-    select array_agg(m.dispatch_key), array_agg(m.id), array_agg(m.namespace)
-    into v_newkeys, v_newids, v_newowners
-    from m;
-    v_keys := v_keys || v_newkeys;
-    v_ids := v_ids || v_newids;
-    v_owners := v_owners || v_newowners;
+    -- A key that the insert ran into may be free by the time that is looked at: its message
+    -- was pruned. To write that key now, behind greater ones, could deadlock with a batch that
+    -- holds it and waits for one of those. So they are all given back, and written again in
+    -- their order.
+    begin
+      with u as materialized (
+        select distinct on (u.dispatch_key collate "C") u.*
+        from unnest(enqueue_batch.namespaces, enqueue_batch.task_queues, enqueue_batch.dispatch_keys,
+                    enqueue_batch.payloads, enqueue_batch.content_types, enqueue_batch.headers,
+                    enqueue_batch.delays) with ordinality
+             as u(namespace, task_queue, dispatch_key, payload, content_type, header, delay, ord)
+        order by u.dispatch_key collate "C", u.ord
+      ), m as (
+        insert into outbox.message as n (namespace, task_queue, dispatch_key, content_type, headers, payload, created_at)
+        select u.namespace, u.task_queue, u.dispatch_key, coalesce(u.content_type, 'application/json'),
+               coalesce(u.header, '{}'), u.payload, v_now
+        from u
+        on conflict on constraint message_dispatch_key_key do nothing
+        returning n.id, n.namespace, n.task_queue, n.dispatch_key, octet_length(n.payload) as bytes
+      ), p as (
+        insert into outbox.pending as q (id, namespace, task_queue, shard, visible_after, payload_bytes)
+        select m.id, m.namespace, m.task_queue, outbox.shard_of(m.dispatch_key, (select c.shard_count from outbox.config as c)),
+               v_now + coalesce(outbox.span(u.delay), '0'), m.bytes
+        from m join u on u.dispatch_key = m.dispatch_key
+      )
+      select array_agg(m.dispatch_key), array_agg(m.id), array_agg(m.namespace)
+      into v_keys, v_ids, v_owners
+      from m;
 
-    -- What the insert ran into, in a new statement, as in enqueue; not what it wrote, which
-    -- an older snapshot may see beside the pruned one of the same key. The look-up is a
-    -- scalar one, by the key's index: a join could read every message there is.
-    select array_agg(x.ord order by x.ord) filter (where x.owner <> x.namespace) as foreigners,
-           array_agg(x.dispatch_key) filter (where x.owner is null) as pruned
-    into v_bad
-    from (select u.ord, u.namespace, u.dispatch_key,
-                 coalesce(w.owner, (select m.namespace from outbox.message as m
-                                    where w.owner is null and m.dispatch_key = u.dispatch_key)) as owner
-          from unnest(enqueue_batch.namespaces, enqueue_batch.dispatch_keys) with ordinality
-               as u(namespace, dispatch_key, ord)
-          left join unnest(v_keys, v_owners) as w(dispatch_key, owner) on w.dispatch_key = u.dispatch_key) as x;
-    if v_bad.foreigners is not null then
-      raise exception 'outbox.enqueue_batch: dispatch_keys at positions % belong to another namespace',
-          array_to_string(v_bad.foreigners[1:20], ', ')
-          || case when cardinality(v_bad.foreigners) > 20 then ', ...' else '' end
-        using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: put the namespace into the key.';
-    end if;
-    v_again := v_bad.pruned;
-    exit when v_again is null;
+      -- What the insert ran into, in a new statement, as in enqueue; not what it wrote, which
+      -- an older snapshot may see beside the pruned one of the same key. The look-up is a
+      -- scalar one, by the key's index: a join could read every message there is.
+      select array_agg(x.ord order by x.ord) filter (where x.owner <> x.namespace) as foreigners,
+             bool_or(x.owner is null) as pruned
+      into v_bad
+      from (select u.ord, u.namespace, u.dispatch_key,
+                   coalesce(w.owner, (select m.namespace from outbox.message as m
+                                      where w.owner is null and m.dispatch_key = u.dispatch_key)) as owner
+            from unnest(enqueue_batch.namespaces, enqueue_batch.dispatch_keys) with ordinality
+                 as u(namespace, dispatch_key, ord)
+            left join unnest(v_keys, v_owners) as w(dispatch_key, owner) on w.dispatch_key = u.dispatch_key) as x;
+      if v_bad.foreigners is not null then
+        raise exception 'outbox.enqueue_batch: dispatch_keys at positions % belong to another namespace',
+            array_to_string(v_bad.foreigners[1:20], ', ')
+            || case when cardinality(v_bad.foreigners) > 20 then ', ...' else '' end
+          using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: put the namespace into the key.';
+      elsif v_bad.pruned then
+        raise exception using errcode = 'OB099', message = 'a key was pruned meanwhile';
+      end if;
+      exit;
+    exception when sqlstate 'OB099' then -- what was written is gone; nobody else raises this
+    end;
   end loop;
 
   return query

@@ -827,6 +827,148 @@ comment on function outbox.enqueue is 'Writes a message in this transaction; its
 revoke all on function outbox.enqueue from public;
 -- <<< sql/functions/enqueue.sql
 
+-- >>> sql/functions/enqueue_batch.sql
+-- requires: bad_argument.sql shard_of.sql span.sql
+create or replace function outbox.enqueue_batch(
+  namespaces text[], task_queues text[], dispatch_keys text[], payloads bytea[],
+  content_types text[] default null, headers jsonb[] default null, delays interval[] default null)
+returns table (ord int, id bigint)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_nestloop = off -- joins are among unnested arrays: nested loops would be quadratic
+set enable_seqscan = off
+set jit = off
+as $$
+-- enqueue() for many messages: one row back for each, by its place in the arrays, 1
+-- the first; id is null for a duplicate, of a message that exists or of one before it
+-- in the same batch. A bad element or a key of another namespace raises, with its
+-- positions, and writes nothing. Rows are written in the order of their keys, so
+-- that two batches with the same keys wait for each other instead of deadlocking.
+declare
+  v_now    timestamptz := clock_timestamp();
+  v_config outbox.config;
+  v_count  int := cardinality(enqueue_batch.dispatch_keys);
+  v_bad    record;
+  v_keys   text[];  -- what was written
+  v_ids    bigint[];
+  v_owners text[];
+begin
+  if enqueue_batch.namespaces is null or enqueue_batch.task_queues is null
+     or enqueue_batch.dispatch_keys is null or enqueue_batch.payloads is null then
+    perform outbox.bad_argument('enqueue_batch', 'namespaces, task_queues, dispatch_keys or payloads',
+      'is null', 'Give four arrays of one length.');
+  end if;
+  select x.name, x.len into v_bad
+  from (values ('namespaces', cardinality(enqueue_batch.namespaces)),
+               ('task_queues', cardinality(enqueue_batch.task_queues)),
+               ('payloads', cardinality(enqueue_batch.payloads)),
+               ('content_types', cardinality(enqueue_batch.content_types)),
+               ('headers', cardinality(enqueue_batch.headers)),
+               ('delays', cardinality(enqueue_batch.delays))) as x(name, len)
+  where x.len <> v_count limit 1;
+  if found then
+    perform outbox.bad_argument('enqueue_batch', v_bad.name,
+      format('has %s elements, dispatch_keys has %s', v_bad.len, v_count), 'Give arrays of one length.');
+  end if;
+  select c.* into strict v_config from outbox.config as c;
+
+  select x.* into v_bad
+  from (
+    select u.ord, octet_length(u.payload) as bytes, octet_length(u.header::text) as header_bytes,
+           case when coalesce(octet_length(u.namespace), 0) not between 1 and 512 then 'namespaces'
+                when coalesce(octet_length(u.task_queue), 0) not between 1 and 512 then 'task_queues'
+                when coalesce(octet_length(u.dispatch_key), 0) not between 1 and 512 then 'dispatch_keys'
+                when u.payload is null then 'payloads'
+                when octet_length(u.payload) > v_config.max_payload_bytes then 'large'
+                when octet_length(u.content_type) not between 1 and 256 then 'content_types'
+                when jsonb_typeof(u.header) <> 'object' then 'headers'
+                when octet_length(u.header::text) > v_config.max_header_bytes then 'large headers'
+           end as argument
+    from unnest(enqueue_batch.namespaces, enqueue_batch.task_queues, enqueue_batch.dispatch_keys,
+                enqueue_batch.payloads, enqueue_batch.content_types, enqueue_batch.headers) with ordinality
+         as u(namespace, task_queue, dispatch_key, payload, content_type, header, ord)
+  ) as x
+  where x.argument is not null
+  order by x.ord limit 1;
+  if v_bad.argument = 'large' then
+    raise exception 'outbox.enqueue_batch: payloads[%] has % bytes, the limit is %',
+        v_bad.ord, v_bad.bytes, v_config.max_payload_bytes
+      using errcode = 'OB004', hint = 'Store it elsewhere and enqueue a reference, or raise outbox.config.max_payload_bytes.';
+  elsif v_bad.argument = 'large headers' then
+    raise exception 'outbox.enqueue_batch: headers[%] have % bytes, the limit is %',
+        v_bad.ord, v_bad.header_bytes, v_config.max_header_bytes
+      using errcode = 'OB004', hint = 'Put what is large into the payload, or raise outbox.config.max_header_bytes.';
+  elsif found then
+    perform outbox.bad_argument('enqueue_batch', format('%s[%s]', v_bad.argument, v_bad.ord), 'is null or not usable',
+      'Names and keys have 1 to 512 bytes, content types 1 to 256; payloads are bytes; headers are JSON objects.');
+  end if;
+
+  loop
+    -- A key that the insert ran into may be free by the time that is looked at: its message
+    -- was pruned. To write that key now, behind greater ones, could deadlock with a batch that
+    -- holds it and waits for one of those. So they are all given back, and written again in
+    -- their order.
+    begin
+      with u as materialized (
+        select distinct on (u.dispatch_key collate "C") u.*
+        from unnest(enqueue_batch.namespaces, enqueue_batch.task_queues, enqueue_batch.dispatch_keys,
+                    enqueue_batch.payloads, enqueue_batch.content_types, enqueue_batch.headers,
+                    enqueue_batch.delays) with ordinality
+             as u(namespace, task_queue, dispatch_key, payload, content_type, header, delay, ord)
+        order by u.dispatch_key collate "C", u.ord
+      ), m as (
+        insert into outbox.message as n (namespace, task_queue, dispatch_key, content_type, headers, payload, created_at)
+        select u.namespace, u.task_queue, u.dispatch_key, coalesce(u.content_type, 'application/json'),
+               coalesce(u.header, '{}'), u.payload, v_now
+        from u
+        on conflict on constraint message_dispatch_key_key do nothing
+        returning n.id, n.namespace, n.task_queue, n.dispatch_key, octet_length(n.payload) as bytes
+      ), p as (
+        insert into outbox.pending as q (id, namespace, task_queue, shard, visible_after, payload_bytes)
+        select m.id, m.namespace, m.task_queue, outbox.shard_of(m.dispatch_key, (select c.shard_count from outbox.config as c)),
+               v_now + coalesce(outbox.span(u.delay), '0'), m.bytes
+        from m join u on u.dispatch_key = m.dispatch_key
+      )
+      select array_agg(m.dispatch_key), array_agg(m.id), array_agg(m.namespace)
+      into v_keys, v_ids, v_owners
+      from m;
+
+      -- What the insert ran into, in a new statement, as in enqueue; not what it wrote, which
+      -- an older snapshot may see beside the pruned one of the same key. The look-up is a
+      -- scalar one, by the key's index: a join could read every message there is.
+      select array_agg(x.ord order by x.ord) filter (where x.owner <> x.namespace) as foreigners,
+             bool_or(x.owner is null) as pruned
+      into v_bad
+      from (select u.ord, u.namespace, u.dispatch_key,
+                   coalesce(w.owner, (select m.namespace from outbox.message as m
+                                      where w.owner is null and m.dispatch_key = u.dispatch_key)) as owner
+            from unnest(enqueue_batch.namespaces, enqueue_batch.dispatch_keys) with ordinality
+                 as u(namespace, dispatch_key, ord)
+            left join unnest(v_keys, v_owners) as w(dispatch_key, owner) on w.dispatch_key = u.dispatch_key) as x;
+      if v_bad.foreigners is not null then
+        raise exception 'outbox.enqueue_batch: dispatch_keys at positions % belong to another namespace',
+            array_to_string(v_bad.foreigners[1:20], ', ')
+            || case when cardinality(v_bad.foreigners) > 20 then ', ...' else '' end
+          using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: put the namespace into the key.';
+      elsif v_bad.pruned then
+        raise exception using errcode = 'OB099', message = 'a key was pruned meanwhile';
+      end if;
+      exit;
+    exception when sqlstate 'OB099' then -- what was written is gone; nobody else raises this
+    end;
+  end loop;
+
+  return query
+  select u.ord::int, case when u.nth = 1 then d.id end
+  from (select k.ord, k.dispatch_key, row_number() over (partition by k.dispatch_key order by k.ord) as nth
+        from unnest(enqueue_batch.dispatch_keys) with ordinality as k(dispatch_key, ord)) as u
+  left join unnest(v_keys, v_ids) as d(dispatch_key, id) on d.dispatch_key = u.dispatch_key
+  order by u.ord;
+end $$;
+comment on function outbox.enqueue_batch is 'Writes many messages in this transaction; the id of each, or null for a duplicate';
+revoke all on function outbox.enqueue_batch from public;
+-- <<< sql/functions/enqueue_batch.sql
+
 -- >>> sql/functions/explain_claim.sql
 -- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql hold_reason.sql paused_routes.sql count_due.sql lock_holders.sql
 create or replace function outbox.explain_claim(
