@@ -22,9 +22,9 @@ var queryModes = map[string]bool{
 
 // pooled is the database's connection string by way of pgbouncer. A machine that has none
 // skips the test, but for CI.
-func pooled(t *testing.T, db *pgtest.DB, mode string) string {
+func pooled(t *testing.T, db *pgtest.DB, mode string, options ...string) string {
 	t.Helper()
-	dsn, err := pgtest.StartPooler(t, db.DSN)
+	dsn, err := pgtest.StartPooler(t, db.DSN, options...)
 	if errors.Is(err, pgtest.ErrNoPooler) && os.Getenv("FAIRCLAIM_CI") == "" {
 		t.Skip(err)
 	}

@@ -259,6 +259,8 @@ func (a *app) migrateError(ctx context.Context, err error) error {
 		return withHint(err, "Use a newer sweep.")
 	case errors.Is(err, migrations.ErrLockTimeout), errors.Is(err, migrations.ErrBusy):
 		return withHint(err, "Nothing was lost: run it again. --lock-timeout and --wait give it more time.")
+	case errors.Is(err, migrations.ErrPooler):
+		return withHint(err, "Most services name a direct or session-mode address beside the pooled one, often the same host at port 5432. Everything else of sweep works through the pooler.")
 	case errors.Is(err, migrations.ErrForeignSchema):
 		return withHint(err, "Rename that schema, or install into another database.")
 	}

@@ -24,9 +24,10 @@ var ErrNoPooler = errors.New("no pgbouncer found: apt-get install pgbouncer (or 
 
 // StartPooler starts a pgbouncer in transaction mode before the server that dsn names,
 // and returns dsn by way of it. It deals its few server connections out in turn, so that
-// two transactions of one client in a row have different ones. It ends with the test, and
-// with this process, however that ends.
-func StartPooler(t testing.TB, dsn string) (string, error) {
+// two transactions of one client in a row have different ones. Options are more lines of
+// its configuration, such as "pool_mode = session"; the last of a name counts. It ends with
+// the test, and with this process, however that ends.
+func StartPooler(t testing.TB, dsn string, options ...string) (string, error) {
 	t.Helper()
 	program, err := findPooler()
 	if err != nil {
@@ -60,7 +61,8 @@ pool_mode = transaction
 default_pool_size = 4
 server_round_robin = 1
 max_client_conn = 200
-`, config.Host, config.Port, port, filepath.Join(dir, "users"))
+%s
+`, config.Host, config.Port, port, filepath.Join(dir, "users"), strings.Join(options, "\n"))
 	users := fmt.Sprintf("\"%s\" \"%s\"\n", config.User, config.Password)
 	for name, text := range map[string]string{"pgbouncer.ini": ini, "users": users} {
 		path := filepath.Join(dir, name)

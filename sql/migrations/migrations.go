@@ -14,7 +14,7 @@
 // written in transactions of its own and may be left dirty on either side.
 //
 // The session must be a real one: a pooler in transaction mode cannot hold the
-// locks.
+// locks, and is refused ([ErrPooler]).
 package migrations
 
 import (

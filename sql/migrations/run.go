@@ -149,6 +149,9 @@ func runSession(ctx context.Context, dsn string, opts Options, plan planner, dir
 		return Result{}, err
 	}
 	defer s.close()
+	if err := s.checkPooler(); err != nil {
+		return Result{}, err
+	}
 	if err := s.prepare(opts.LockTimeout); err != nil {
 		return Result{}, err
 	}
