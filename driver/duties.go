@@ -174,21 +174,34 @@ func (l *loop) extend(ctx context.Context) error {
 			refs = append(refs, ref)
 		}
 	}
-	ids, err := Extend(ctx, l.db, refs, 0)
-	if err != nil {
-		return err
-	}
-	ours := make(map[int64]bool, len(ids))
-	for _, id := range ids {
-		ours[id] = true
-	}
-	for _, ref := range refs {
-		it := l.book[ref]
-		if ours[ref.ID] {
-			it.leased.Store(now + int64(l.lease))
-		} else {
-			it.lose()
+	for len(refs) > 0 {
+		// One id a call, as in settle: an answer for two says nothing of either.
+		var first, again []Ref
+		ours := make(map[int64]bool, len(refs))
+		for _, ref := range refs {
+			if _, twice := ours[ref.ID]; twice {
+				again = append(again, ref)
+				continue
+			}
+			first = append(first, ref)
+			ours[ref.ID] = false
 		}
+		ids, err := Extend(ctx, l.db, first, 0)
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			ours[id] = true
+		}
+		for _, ref := range first {
+			it := l.book[ref]
+			if ours[ref.ID] {
+				it.leased.Store(now + int64(l.lease))
+			} else {
+				it.lose()
+			}
+		}
+		refs = again
 	}
 	l.endWaiting(errLost, func(it *item) bool { return it.lost.Load() })
 	return nil

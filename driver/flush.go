@@ -82,11 +82,28 @@ func (l *loop) flush(ctx context.Context) {
 	})
 }
 
-// settle makes one settle call; items that it answers for leave the book.
+// settle settles items. A call answers by id: where an id comes more than once, because it was
+// claimed again or a database that went back in time has given it to another message, each
+// goes in a call of its own.
 func (l *loop) settle(ctx context.Context, items []*item, call func(context.Context, []*item) ([]int64, error)) {
-	if len(items) == 0 {
-		return
+	for len(items) > 0 {
+		var first, again []*item
+		seen := make(map[int64]bool, len(items))
+		for _, it := range items {
+			if seen[it.ID] {
+				again = append(again, it)
+			} else {
+				first = append(first, it)
+			}
+			seen[it.ID] = true
+		}
+		l.settleCall(ctx, first, call)
+		items = again
 	}
+}
+
+// settleCall makes one settle call; items that it answers for leave the book.
+func (l *loop) settleCall(ctx context.Context, items []*item, call func(context.Context, []*item) ([]int64, error)) {
 	if l.clock() < l.retryAt { // the call before this one failed
 		l.results = append(l.results, items...)
 		return
@@ -106,7 +123,6 @@ func (l *loop) settle(ctx context.Context, items []*item, call func(context.Cont
 	var lost []*item
 	for _, it := range items {
 		ours := answered[it.ID]
-		answered[it.ID] = false // an older claim of the same message was lost
 		if it.verdict != untried {
 			l.progress = true
 		} else if ours && !it.parked {

@@ -15,6 +15,7 @@ type Heartbeat struct {
 	Shards        []int32 // its own; nil: those that the outbox gives it; empty, not nil: none, it stops
 	Paused        string  // why it does not claim; empty: it claims
 	InFlightBytes int64
+	SeenToken     int64 // the largest claim token that the process has got; 0: none
 }
 
 // Ownership is what a heartbeat comes back with.
@@ -22,6 +23,7 @@ type Ownership struct {
 	Shards     []int32       // those that the node owns now
 	Again      time.Duration // after this, at the latest, another node may have lapsed: ask again
 	SharedName bool          // another process sends heartbeats under the same name
+	WentBack   bool          // the database had not drawn SeenToken yet: it went back in time
 }
 
 // Beat sends the heartbeat: it makes the node a live one, until [Leave], or until the
@@ -30,9 +32,9 @@ type Ownership struct {
 func Beat(ctx context.Context, db DB, h Heartbeat) (o Ownership, err error) {
 	err = readCommitted(ctx, db, func(tx pgx.Tx) error {
 		var again int64 // microseconds
-		err := tx.QueryRow(ctx, `select h.owned, (extract(epoch from h.again_in) operator(pg_catalog.*) 1000000)::bigint, h.shared_name
-from outbox.heartbeat($1::pg_catalog.text, $2::int[], $3::pg_catalog.text, $4::bigint, $5::pg_catalog.text) as h`,
-			h.Node, h.Shards, orNull(h.Paused), h.InFlightBytes, orNull(h.Process)).Scan(&o.Shards, &again, &o.SharedName)
+		err := tx.QueryRow(ctx, `select h.owned, (extract(epoch from h.again_in) operator(pg_catalog.*) 1000000)::bigint, h.shared_name, h.went_back
+from outbox.heartbeat($1::pg_catalog.text, $2::int[], $3::pg_catalog.text, $4::bigint, $5::pg_catalog.text, $6::bigint) as h`,
+			h.Node, h.Shards, orNull(h.Paused), h.InFlightBytes, orNull(h.Process), h.SeenToken).Scan(&o.Shards, &again, &o.SharedName, &o.WentBack)
 		o.Shards = append([]int32{}, o.Shards...) // none is not nil
 		o.Again = time.Duration(again) * time.Microsecond
 		return err
@@ -71,6 +73,7 @@ func readCommitted(ctx context.Context, db DB, do func(tx pgx.Tx) error) error {
 func (l *loop) beat(ctx context.Context) error {
 	h := Heartbeat{
 		Node: l.config.Node, Process: l.process, Shards: l.shards, Paused: l.holding(), InFlightBytes: l.budget.Usage(),
+		SeenToken: l.seenToken,
 	}
 	switch {
 	case l.draining: // it claims no more: another node may
@@ -87,6 +90,10 @@ func (l *loop) beat(ctx context.Context) error {
 			"process", l.process)
 	}
 	l.twin = o.SharedName
+	if o.WentBack {
+		l.log.Error("the database has gone back in time, by a fail-over or a restore: what it had committed last is lost, and what was settled then comes again; sweep check tells more",
+			"seen_token", l.seenToken)
+	}
 	if l.auto && !l.draining && !slices.Equal(l.shards, o.Shards) {
 		if l.shards != nil { // not at the start
 			l.log.Info("shards have moved", "now", len(o.Shards), "gained", beyond(o.Shards, l.shards), "lost", beyond(l.shards, o.Shards))

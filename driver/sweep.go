@@ -96,22 +96,23 @@ func (s *Sweeper) Stats() Stats {
 // only the dispatcher is shared with deliveries.
 type loop struct {
 	*Sweeper
-	log      *slog.Logger
-	live     bool // a live node, that goes on: Run, not Once
-	most     int  // claims, 0: any number
-	auto     bool // the outbox gives it its shards, and may take them
-	shards   []int32
-	process  string        // unlike that of others, of the same name too
-	twin     bool          // another process uses the name, and the log says so
-	lease    time.Duration // of the outbox; with lapse and maxBatch read again now and then
-	lapse    time.Duration
-	maxBatch int
-	retry    retryPolicy // of the outbox, too
-	clock    func() int64
-	control  *watermark.Controller
-	dispatch *dispatcher
-	sink     *queue
-	routes   map[string]*queue
+	log       *slog.Logger
+	live      bool // a live node, that goes on: Run, not Once
+	most      int  // claims, 0: any number
+	auto      bool // the outbox gives it its shards, and may take them
+	shards    []int32
+	seenToken int64         // the largest claim token so far
+	process   string        // unlike that of others, of the same name too
+	twin      bool          // another process uses the name, and the log says so
+	lease     time.Duration // of the outbox; with lapse and maxBatch read again now and then
+	lapse     time.Duration
+	maxBatch  int
+	retry     retryPolicy // of the outbox, too
+	clock     func() int64
+	control   *watermark.Controller
+	dispatch  *dispatcher
+	sink      *queue
+	routes    map[string]*queue
 
 	book     map[Ref]*item // what is claimed and not settled
 	held     map[string]*holding
@@ -321,6 +322,7 @@ func (l *loop) claim(ctx context.Context) {
 		}
 		it.leased.Store(before + int64(l.lease))
 		l.book[it.Ref()] = it
+		l.seenToken = max(l.seenToken, it.ClaimToken)
 		l.stats.inFlight.Add(1)
 		switch {
 		case it.Suspect > 0:

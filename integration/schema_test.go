@@ -118,7 +118,9 @@ func TestSchemaDown(t *testing.T) {
 		if i == 0 {
 			break // to nothing: TestMigrateDownToZero
 		}
-		if diff := lineDiff(before[i], describeSchema(t, conn, true)); diff != "" {
+		// The sequence of claim tokens keeps its increment, on purpose: see 000005's down file.
+		after := strings.Replace(describeSchema(t, conn, true), "start 1 increment 4194304", "start 1 increment 1", 1)
+		if diff := lineDiff(strings.Replace(before[i], "start 1 increment 4194304", "start 1 increment 1", 1), after); diff != "" {
 			t.Errorf("before %s was installed (-) and after its down file (+):\n%s", all[i], diff)
 		}
 	}

@@ -19,7 +19,7 @@ as $$
 declare
   v_now    timestamptz := clock_timestamp();
   v_config outbox.config;
-  v_token  bigint := (select q.last_value - (not q.is_called)::int from outbox.claim_token as q);
+  v_token  bigint := (select q.last_value + 4194303 from outbox.claim_token as q); -- the largest drawn so far, at most
 begin
   select c.* into v_config from outbox.config as c;
 
@@ -65,8 +65,8 @@ begin
 
   return query
   select 'INV-9', format('message %s', c.id),
-         format('has claim token %s, the last one drawn is %s', c.claim_token, v_token),
-         'A later claim could draw the same token. select setval(''outbox.claim_token'', (select max(claim_token) from outbox.claimed)).'
+         format('has claim token %s, the last one drawn is %s at most', c.claim_token, v_token),
+         'A later claim could draw a smaller token. select setval(''outbox.claim_token'', (select max(claim_token) from outbox.claimed)).'
   from outbox.claimed as c where c.claim_token > v_token;
 
   return query
@@ -75,6 +75,13 @@ begin
                 left(string_agg(distinct c.claimed_by, ', '), 200)),
          'Each claim draws its own. Was the sequence outbox.claim_token set back?'
   from outbox.claimed as c group by c.claim_token having count(distinct (c.claimed_by, c.claimed_at)) > 1;
+
+  return query
+  select 'INV-2', 'database',
+         format('went back in time: at %s, node %s had seen claim token %s, and the last one drawn was %s', b.at, b.node, b.seen, b.drawn),
+         'A fail-over or a restore lost what was committed last: messages enqueued then are gone, and some settled then come again. '
+         'Once it is dealt with: delete from outbox.went_back.'
+  from outbox.went_back as b where b.at > v_now - interval '30 days';
 
   return query
   select 'INV-2', format('message %s', c.id),

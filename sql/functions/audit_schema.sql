@@ -20,9 +20,9 @@ begin
   return query
   select 'INV-9', 'sequence outbox.claim_token', format('has cache %s, increment %s%s', q.seqcache, q.seqincrement,
          case when q.seqcycle then ', and cycles' else '' end),
-         'A later claim must draw a larger token: alter sequence outbox.claim_token cache 1 increment 1 no cycle.'
+         'A later claim must draw a larger token: alter sequence outbox.claim_token cache 1 increment 4194304 no cycle.'
   from pg_sequence as q
-  where q.seqrelid = 'outbox.claim_token'::regclass and (q.seqcache <> 1 or q.seqincrement < 1 or q.seqcycle);
+  where q.seqrelid = 'outbox.claim_token'::regclass and (q.seqcache <> 1 or q.seqincrement < 4194304 or q.seqcycle);
 
   v_max := (select max(m.id) from outbox.message as m);
   v_last := pg_sequence_last_value(pg_get_serial_sequence('outbox.message', 'id')::regclass);

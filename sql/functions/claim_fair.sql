@@ -117,7 +117,12 @@ begin
     v_last := v_pick.picked[cardinality(v_pick.picked)];
   end if;
   if v_pick.ids is not null or v_walk.more then
-    v_token := nextval('outbox.claim_token');
+    v_token := nextval('outbox.claim_token') + floor(random() * 4194304)::bigint; -- see the sequence's migration
+    if v_token <= (select max(w.edge) from outbox.walk as w) then
+      -- The sequence was set back: below an edge, what is claimed would not be counted.
+      perform setval('outbox.claim_token', (select max(w.edge) from outbox.walk as w));
+      v_token := nextval('outbox.claim_token') + floor(random() * 4194304)::bigint;
+    end if;
     if v_edges = v_held then
       -- Nobody else claims on these shards before this claim ends, and then with a later
       -- token than this one's. So the oldest one there now stays the oldest.

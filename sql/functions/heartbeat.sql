@@ -1,8 +1,8 @@
--- requires: bad_argument.sql check_key.sql share_out.sql
+-- requires: bad_argument.sql check_key.sql share_out.sql pass_token.sql
 create or replace function outbox.heartbeat(
   node text, shards int[] default null, paused text default null, in_flight_bytes bigint default 0,
-  process text default null)
-returns table (owned int[], again_in interval, shared_name boolean)
+  process text default null, seen_token bigint default null)
+returns table (owned int[], again_in interval, shared_name boolean, went_back boolean)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -16,6 +16,9 @@ as $$
 -- process tells apart two processes under one name, which is harmless but no use: they
 -- own the same shards. shared_name says that there are two. In a transaction above read
 -- committed, whose snapshot may be old, it says that the node lives, and shares nothing out.
+--
+-- seen_token is the largest claim token that the process has got. went_back says that the
+-- database had not drawn it yet: it went back in time (see pass_token).
 declare
   v_now   timestamptz;
   v_lapse interval;
@@ -33,6 +36,7 @@ begin
     perform outbox.bad_argument('heartbeat', 'shards', format('has %s, outside 0 to %s', v_wrong, v_total - 1),
       'outbox.config.shard_count says how many there are.');
   end if;
+  went_back := outbox.pass_token(heartbeat.node, heartbeat.seen_token);
   v_now := clock_timestamp();
   owned := array(select distinct s.shard from unnest(heartbeat.shards) as s(shard) order by s.shard);
 

@@ -3,7 +3,8 @@ returns int
 language sql stable parallel safe
 -- The class of this outbox's advisory locks: the oid of outbox.pending (an oid is
 -- unsigned, hence the wrap), so that an application's own locks cannot collide.
--- Keys 0 to 1023 are shards, negative ones are nodes (see node_lock), 1024 is cancel_lock, 1025 share_lock.
+-- Keys 0 to 1023 are shards, negative ones are nodes (see node_lock), 1024 is cancel_lock, 1025 share_lock,
+-- 1026 pass_token.
 begin atomic
   select (case when x.oid > 2147483647 then x.oid - 4294967296 else x.oid end)::int
   from (select 'outbox.pending'::regclass::oid::bigint) as x(oid);

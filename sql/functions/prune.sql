@@ -47,6 +47,9 @@ begin
     v_done := v_done + cardinality(v_ids);
     exit when v_done >= prune.max;
   end loop;
+  delete from outbox.went_back as b where b.ctid = any (array(
+    select w.ctid from outbox.went_back as w
+    where w.at < clock_timestamp() - interval '30 days' limit 100 for update skip locked));
   delete from outbox.former_quota as q where q.ctid = any (array(
     select f.ctid from outbox.former_quota as f
     where f.until < clock_timestamp() - interval '30 days' limit 100 for update skip locked));

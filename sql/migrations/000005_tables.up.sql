@@ -4,4 +4,21 @@
 -- never change the node.
 create index route_node on outbox.route (node);
 
+-- A claim token is the next value and a random number below the increment: so a token that
+-- is drawn again, by a database that went back in time, is not the same (INV-9), and later ones
+-- are still larger. A claim under way with the former function draws right ones, too.
+alter sequence outbox.claim_token increment by 4194304; -- 2^22
+
+-- When the database was found to have gone back in time: by a node that had seen a later token.
+create table outbox.went_back (
+  at    timestamptz not null,
+  node  text        collate "C" not null,
+  seen  bigint      not null,
+  drawn bigint      not null
+);
+create index went_back_at on outbox.went_back (at);
+alter table outbox.went_back replica identity full; -- without a key, a publication for all tables would stop prune
+comment on column outbox.went_back.seen is 'The latest claim token that the node had seen';
+comment on column outbox.went_back.drawn is 'The last one that this database had drawn';
+
 insert into outbox.migration (version) values (5);

@@ -1,5 +1,8 @@
 -- >>> snapshot
 
+-- dropped: sql/functions/heartbeat.sql
+drop function outbox.heartbeat(node text, shards int[], paused text, in_flight_bytes bigint, process text);
+
 -- dropped: sql/functions/explain_claim.sql
 drop function outbox.explain_claim(node text, shards int[], batch int, max_bytes bigint, "only" text);
 
@@ -8,6 +11,207 @@ drop function outbox.claim_fair(node text, shards int[], batch int, max_bytes bi
 
 -- dropped: sql/functions/claim_pick.sql
 drop function outbox.claim_pick(node text, namespaces text[], rounds bigint[], headrooms int[], soles boolean[], active int, routes text[], route_of int[], width int, held int[], next_held int[], batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config, out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[], out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[]);
+
+-- >>> sql/functions/audit_claims.sql
+create or replace function outbox.audit_claims()
+returns table (guarantee text, subject text, detail text, hint text)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set enable_nestloop = off
+set jit = off
+as $$
+-- The part of check() about what is claimed now: quotas, claim tokens, leases.
+--
+-- Quotas are judged by the claims that are still there, since a namespace may rightly have
+-- more claimed than its quota: after it was lowered, or while shards move. What no order of
+-- events allows is a claim above it. A claim holds its shards until it commits, so on those
+-- that it took rows from it counted every row with an older token; with its own they are
+-- at most its ceiling, and so the quota, of that time: the present one, or a former one
+-- that was in force less than a day before (a day, since the transaction that lowers a
+-- quota may commit late). Claims of a strict namespace count all shards, in the order of
+-- their tokens. The sum over shards that different claims held is bounded only while
+-- ownership is fixed, so nothing is said of it.
+declare
+  v_now    timestamptz := clock_timestamp();
+  v_config outbox.config;
+  v_token  bigint := (select q.last_value + 4194303 from outbox.claim_token as q); -- the largest drawn so far, at most
+begin
+  select c.* into v_config from outbox.config as c;
+
+  return query
+  with part as (
+    select c.namespace, c.shard, c.claim_token, min(c.claimed_at) as claimed_at, count(*) as rows
+    from outbox.claimed as c group by c.namespace, c.shard, c.claim_token
+  ), counted as (
+    select p.*, sum(p.rows) over (partition by p.namespace, p.shard order by p.claim_token) as on_shard,
+           sum(p.rows) over (partition by p.namespace order by p.claim_token) as on_all
+    from part as p
+  ), claim as (
+    select c.namespace, c.claim_token, min(c.claimed_at) as claimed_at,
+           case when coalesce(bool_or(n.strict), false) then max(c.on_all) else sum(c.on_shard) end as seen,
+           coalesce(bool_or(n.strict), false) as strict, coalesce(max(n.quota), v_config.default_quota) as quota
+    from counted as c left join outbox.namespace as n on n.namespace = c.namespace
+    group by c.namespace, c.claim_token
+  ), above as (
+    select c.*, greatest(c.quota, (select max(f.quota) from outbox.former_quota as f
+                                   where (f.namespace = c.namespace or f.namespace is null)
+                                     and c.claimed_at < f.until + interval '1 day')) as allowed
+    from claim as c
+    where c.seen > c.quota and c.claimed_at > v_now - interval '29 days' -- prune() forgets former quotas after 30
+  ), worst as (
+    select distinct on (a.namespace) a.* from above as a where a.seen > a.allowed
+    order by a.namespace, a.seen - a.allowed desc
+  )
+  select 'INV-4', format('namespace %L', w.namespace),
+         format('claim %s at %s brought it to %s messages%s, its quota is %s%s', w.claim_token, w.claimed_at, w.seen,
+                case when w.strict then '' else ' on the shards it took them from' end, w.quota,
+                case when w.allowed > w.quota then format(' (%s not long before)', w.allowed) else '' end),
+         'Claims went past outbox.claim_fair, or a function was changed: compare it with "sweep migrate sql".'
+  from worst as w;
+
+  return query
+  select 'INV-4', format('node %s', w.node),
+         format('does not count message %s against the quota of its namespace: claim token %s on shard %s is below the node''s edge, %s',
+                min(c.id), min(c.claim_token), min(c.shard), w.edge),
+         'Was the sequence outbox.claim_token set back? update outbox.walk set edge = 0.'
+  from outbox.walk as w
+  join outbox.claimed as c on c.claim_token < w.edge and c.shard = any (w.edge_shards)
+  group by w.node, w.edge;
+
+  return query
+  select 'INV-9', format('message %s', c.id),
+         format('has claim token %s, the last one drawn is %s at most', c.claim_token, v_token),
+         'A later claim could draw a smaller token. select setval(''outbox.claim_token'', (select max(claim_token) from outbox.claimed)).'
+  from outbox.claimed as c where c.claim_token > v_token;
+
+  return query
+  select 'INV-9', format('claim token %s', c.claim_token),
+         format('belongs to %s claims, by %s', count(distinct (c.claimed_by, c.claimed_at)),
+                left(string_agg(distinct c.claimed_by, ', '), 200)),
+         'Each claim draws its own. Was the sequence outbox.claim_token set back?'
+  from outbox.claimed as c group by c.claim_token having count(distinct (c.claimed_by, c.claimed_at)) > 1;
+
+  return query
+  select 'INV-2', 'database',
+         format('went back in time: at %s, node %s had seen claim token %s, and the last one drawn was %s', b.at, b.node, b.seen, b.drawn),
+         'A fail-over or a restore lost what was committed last: messages enqueued then are gone, and some settled then come again. '
+         'Once it is dealt with: delete from outbox.went_back.'
+  from outbox.went_back as b where b.at > v_now - interval '30 days';
+
+  return query
+  select 'INV-2', format('message %s', c.id),
+         format('is claimed by %s, and its lease ran out at %s', c.claimed_by, c.lease_until),
+         'Nodes rescue every few seconds: may they, is a session holding its row? select * from outbox.rescue() takes it back.'
+  from outbox.claimed as c
+  where c.lease_until < v_now - interval '1 hour'
+    and exists (select from outbox.node as n where n.heartbeat_at > v_now - v_config.node_lapse);
+
+  return query
+  select 'INV-2', format('message %s', c.id), format('is claimed by %s until %s, no lease is that long', c.claimed_by, c.lease_until),
+         'No rescue takes it before. Set its lease_until to now().'
+  from outbox.claimed as c where c.lease_until > v_now + interval '2 days';
+end $$;
+comment on function outbox.audit_claims is 'The part of check() about what is claimed';
+revoke all on function outbox.audit_claims from public;
+-- <<< sql/functions/audit_claims.sql
+
+-- >>> sql/functions/audit_schema.sql
+create or replace function outbox.audit_schema()
+returns table (guarantee text, subject text, detail text, hint text)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+-- The part of check() about what the guarantees stand on: settings, sequences, triggers,
+-- tables that survive a crash, functions as they were installed, and rights.
+declare
+  v_owner  oid := (select n.nspowner from pg_namespace as n where n.oid = 'outbox'::regnamespace);
+  v_shards int := (select c.shard_count from outbox.config as c);
+  v_lapse  interval := (select c.node_lapse from outbox.config as c);
+  v_max    bigint;
+  v_last   bigint;
+begin
+  return query
+  select 'INV-4', 'outbox.config', format('has %s rows', count(*)), 'It has exactly one: insert into outbox.config default values.'
+  from outbox.config as c having count(*) <> 1;
+
+  return query
+  select 'INV-9', 'sequence outbox.claim_token', format('has cache %s, increment %s%s', q.seqcache, q.seqincrement,
+         case when q.seqcycle then ', and cycles' else '' end),
+         'A later claim must draw a larger token: alter sequence outbox.claim_token cache 1 increment 4194304 no cycle.'
+  from pg_sequence as q
+  where q.seqrelid = 'outbox.claim_token'::regclass and (q.seqcache <> 1 or q.seqincrement < 4194304 or q.seqcycle);
+
+  v_max := (select max(m.id) from outbox.message as m);
+  v_last := pg_sequence_last_value(pg_get_serial_sequence('outbox.message', 'id')::regclass);
+  if v_max > coalesce(v_last, 0) then
+    return query
+    select 'INV-2', 'outbox.message.id', format('goes up to %s, its sequence stands at %s', v_max, coalesce(v_last, 0)),
+           'Enqueue fails until it has caught up. Set it to the largest id: select setval(pg_get_serial_sequence(''outbox.message'', ''id''), ...).';
+  end if;
+
+  return query
+  select 'INV-2', format('table %s', c.oid::regclass),
+         case when c.relpersistence <> 'p' then 'is unlogged: a crash empties it' else 'has forced row security: rows are hidden from the functions' end,
+         'alter table ... set logged, or no force row level security.'
+  from pg_class as c
+  where c.relnamespace = 'outbox'::regnamespace and c.relkind in ('r', 'p', 'S')
+    and (c.relpersistence <> 'p' or c.relforcerowsecurity);
+
+  return query
+  select 'INV-4', format('trigger %s on %s', e.name, e.rel), case when t.oid is null then 'is missing' else 'is disabled' end,
+         'It keeps shard_count fixed, or former quotas for this audit. Create it as the migration does, or: alter table ... enable trigger.'
+  from (values ('config_guard', 'outbox.config'), ('former_quota', 'outbox.namespace')) as e(name, rel)
+  left join pg_trigger as t on t.tgrelid = e.rel::regclass and t.tgname = e.name
+  where t.oid is null or t.tgenabled not in ('O', 'A');
+
+  return query
+  select 'INV-5', format('node %L', n.node), format('names shards that do not exist: %s, of 0 to %s',
+         array_to_string(array(select s.shard from unnest(n.shards) as s(shard) where s.shard not between 0 and v_shards - 1 limit 10), ', '), v_shards - 1),
+         'Its claims are refused. Restart it with shards that exist.'
+  from outbox.node as n
+  where n.heartbeat_at > clock_timestamp() - v_lapse
+    and exists (select from unnest(n.shards) as s(shard) where s.shard not between 0 and v_shards - 1);
+
+  return query
+  select 'rights', format('function %s', p.oid::regprocedure), x.problem, x.hint
+  from pg_proc as p
+  cross join lateral (
+    values
+      (exists (select from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) as a where a.grantee = 0),
+       'can be executed by everybody', 'revoke all on all functions in schema outbox from public.'),
+      (p.proowner <> v_owner, format('belongs to %s, the schema to %s', p.proowner::regrole, v_owner::regrole),
+       'It runs with another role''s rights. alter function ... owner to the schema''s owner.'),
+      (p.prosecdef and not 'search_path=pg_catalog, pg_temp' = any (coalesce(p.proconfig, '{}')),
+       'runs with its owner''s rights under its caller''s search_path',
+       'A caller could make it run anything. alter function ... set search_path = pg_catalog, pg_temp.')
+  ) as x(wrong, problem, hint)
+  where p.pronamespace = 'outbox'::regnamespace and x.wrong;
+
+  return query
+  select 'rights', x.object, format('%s may %s', case when x.grantee = 0 then 'everybody' else x.grantee::regrole::text end,
+                                    string_agg(lower(x.privilege), ', ' order by x.privilege)),
+         'Only the functions may change the tables. Revoke it, and look at pg_default_acl: default privileges may have granted it.'
+  from (
+    select format('table %s', c.oid::regclass) as object, a.grantee, a.privilege_type as privilege
+    from pg_class as c cross join lateral aclexplode(c.relacl) as a
+    where c.relnamespace = 'outbox'::regnamespace and c.relkind in ('r', 'p', 'S')
+      and a.grantee <> c.relowner
+      and (a.grantee = 0 or a.privilege_type in ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER'))
+    union all
+    select format('view %s', c.oid::regclass), a.grantee, a.privilege_type
+    from pg_class as c cross join lateral aclexplode(c.relacl) as a
+    where c.relnamespace = 'outbox'::regnamespace and c.relkind = 'v' and a.grantee = 0
+    union all
+    select 'schema outbox', a.grantee, a.privilege_type
+    from pg_namespace as n cross join lateral aclexplode(n.nspacl) as a
+    where n.oid = 'outbox'::regnamespace and a.grantee <> n.nspowner and a.privilege_type = 'CREATE'
+  ) as x
+  group by x.object, x.grantee;
+end $$;
+comment on function outbox.audit_schema is 'The part of check() about what the guarantees stand on';
+revoke all on function outbox.audit_schema from public;
+-- <<< sql/functions/audit_schema.sql
 
 -- >>> sql/functions/begin_delivery.sql
 -- requires: bad_argument.sql check_settle.sql
@@ -46,6 +250,22 @@ end $$;
 comment on function outbox.begin_delivery is 'Notes that suspect messages are about to be delivered, and how many together';
 revoke all on function outbox.begin_delivery from public;
 -- <<< sql/functions/begin_delivery.sql
+
+-- >>> sql/functions/lock_class.sql
+create or replace function outbox.lock_class()
+returns int
+language sql stable parallel safe
+-- The class of this outbox's advisory locks: the oid of outbox.pending (an oid is
+-- unsigned, hence the wrap), so that an application's own locks cannot collide.
+-- Keys 0 to 1023 are shards, negative ones are nodes (see node_lock), 1024 is cancel_lock, 1025 share_lock,
+-- 1026 pass_token.
+begin atomic
+  select (case when x.oid > 2147483647 then x.oid - 4294967296 else x.oid end)::int
+  from (select 'outbox.pending'::regclass::oid::bigint) as x(oid);
+end;
+comment on function outbox.lock_class is 'The class (first key) of the outbox''s advisory locks';
+revoke all on function outbox.lock_class from public;
+-- <<< sql/functions/lock_class.sql
 
 -- >>> sql/functions/cancel.sql
 -- requires: bad_argument.sql cancel_lock.sql
@@ -586,7 +806,12 @@ begin
     v_last := v_pick.picked[cardinality(v_pick.picked)];
   end if;
   if v_pick.ids is not null or v_walk.more then
-    v_token := nextval('outbox.claim_token');
+    v_token := nextval('outbox.claim_token') + floor(random() * 4194304)::bigint; -- see the sequence's migration
+    if v_token <= (select max(w.edge) from outbox.walk as w) then
+      -- The sequence was set back: below an edge, what is claimed would not be counted.
+      perform setval('outbox.claim_token', (select max(w.edge) from outbox.walk as w));
+      v_token := nextval('outbox.claim_token') + floor(random() * 4194304)::bigint;
+    end if;
     if v_edges = v_held then
       -- Nobody else claims on these shards before this claim ends, and then with a later
       -- token than this one's. So the oldest one there now stays the oldest.
@@ -1199,6 +1424,115 @@ comment on function outbox.failed_attempts is 'Ends failed attempts at locked me
 revoke all on function outbox.failed_attempts from public;
 -- <<< sql/functions/failed_attempts.sql
 
+-- >>> sql/functions/pass_token.sql
+-- requires: bad_argument.sql lock_class.sql
+create or replace function outbox.pass_token(node text, seen bigint)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- Makes sure that the next claim draws a later token than this one, which the node has seen.
+-- True: it was not so, the database had gone back in time: by a fail-over to a standby that had
+-- not got all, a restore, a crash that lost asynchronous commits, or a sequence that was set.
+-- That is noted for check().
+declare
+  v_drawn bigint := (select s.last_value from outbox.claim_token as s);
+begin
+  if pass_token.seen is null or pass_token.seen - v_drawn < 4194304 then -- the random part of the last one
+    return false;
+  elsif pass_token.seen - v_drawn > 1152921504606846976 then -- 2^60: 2^38 claims ahead
+    perform outbox.bad_argument('heartbeat', 'seen_token', format('is %s, the last one drawn is %s', pass_token.seen, v_drawn),
+      'Give the largest claim_token that this process has got from claim_fair, or null.');
+  elsif not pg_try_advisory_xact_lock(outbox.lock_class(), 1026) then
+    return false; -- another node does it
+  end if;
+  v_drawn := (select s.last_value from outbox.claim_token as s); -- under the lock, nobody sets it lower
+  if pass_token.seen - v_drawn < 4194304 then
+    return false;
+  end if;
+  perform setval('outbox.claim_token', pass_token.seen);
+  insert into outbox.went_back (at, node, seen, drawn) values (clock_timestamp(), pass_token.node, pass_token.seen, v_drawn);
+  return true;
+end $$;
+comment on function outbox.pass_token is 'Moves the claim tokens past one that was seen; true: the database had gone back';
+revoke all on function outbox.pass_token from public;
+-- <<< sql/functions/pass_token.sql
+
+-- >>> sql/functions/heartbeat.sql
+-- requires: bad_argument.sql check_key.sql share_out.sql pass_token.sql
+create or replace function outbox.heartbeat(
+  node text, shards int[] default null, paused text default null, in_flight_bytes bigint default 0,
+  process text default null, seen_token bigint default null)
+returns table (owned int[], again_in interval, shared_name boolean, went_back boolean)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Says that a node lives, and how it is, and returns the shards that it owns now. Without
+-- shards the outbox gives it some (see share_out); with shards, those are its own and no
+-- other node is given them; '{}' is none, for one that stops. Only this makes a live node,
+-- and only leave(), or config.node_lapse without it, ends one; a claim does neither.
+--
+-- Call again within a third of the lapse, and after again_in where that is sooner: then
+-- another node's heartbeat lapses unless it is heard of, and its shards are given away.
+-- process tells apart two processes under one name, which is harmless but no use: they
+-- own the same shards. shared_name says that there are two. In a transaction above read
+-- committed, whose snapshot may be old, it says that the node lives, and shares nothing out.
+--
+-- seen_token is the largest claim token that the process has got. went_back says that the
+-- database had not drawn it yet: it went back in time (see pass_token).
+declare
+  v_now   timestamptz;
+  v_lapse interval;
+  v_wrong int;
+  v_total int;
+begin
+  perform outbox.check_key('heartbeat', 'node', heartbeat.node);
+  select c.node_lapse, c.shard_count into strict v_lapse, v_total from outbox.config as c;
+  if exists (select from unnest(heartbeat.shards) as s(shard) where s.shard is null) then
+    perform outbox.bad_argument('heartbeat', 'shards', 'has a null element',
+      'Give shard numbers; null for those that the outbox gives it, ''{}'' for none.');
+  end if;
+  select s.shard into v_wrong from unnest(heartbeat.shards) as s(shard) where s.shard < 0 or s.shard >= v_total limit 1;
+  if found then
+    perform outbox.bad_argument('heartbeat', 'shards', format('has %s, outside 0 to %s', v_wrong, v_total - 1),
+      'outbox.config.shard_count says how many there are.');
+  end if;
+  went_back := outbox.pass_token(heartbeat.node, heartbeat.seen_token);
+  v_now := clock_timestamp();
+  owned := array(select distinct s.shard from unnest(heartbeat.shards) as s(shard) order by s.shard);
+
+  insert into outbox.node as n (node, heartbeat_at, shards, paused, in_flight_bytes, process)
+  values (heartbeat.node, v_now, case when heartbeat.shards is not null then owned end, left(heartbeat.paused, 1000),
+          greatest(coalesce(heartbeat.in_flight_bytes, 0), 0), left(heartbeat.process, 200))
+  on conflict on constraint node_pkey do update
+    set heartbeat_at = excluded.heartbeat_at, shards = excluded.shards, paused = excluded.paused,
+        in_flight_bytes = excluded.in_flight_bytes, process = excluded.process,
+        -- A process that another one has taken the name from, and that is heard of again,
+        -- was not its predecessor: there are two.
+        former = case when n.process is distinct from excluded.process then n.process else n.former end,
+        shared_at = case when excluded.process = n.former and excluded.process <> n.process then excluded.heartbeat_at
+                         else n.shared_at end
+    -- One that stops, and has a successor already, leaves the name to that.
+    where (excluded.shards = '{}' and excluded.process = n.former and excluded.process <> n.process
+           and n.heartbeat_at between v_now - v_lapse and v_now + v_lapse) is not true;
+
+  if outbox.share_out(v_now) then
+    select greatest(v_lapse - (v_now - coalesce(min(n.heartbeat_at), v_now)), '0') into again_in
+    from outbox.node as n
+    where n.node <> heartbeat.node and n.heartbeat_at between v_now - v_lapse and v_now + v_lapse;
+  else
+    again_in := '0';
+  end if;
+  if heartbeat.shards is null then
+    owned := array(select s.shard from outbox.shard as s where s.node = heartbeat.node order by s.shard);
+  end if;
+  select coalesce(n.shared_at > v_now - v_lapse, false) into shared_name from outbox.node as n where n.node = heartbeat.node;
+  return next;
+end $$;
+comment on function outbox.heartbeat is 'Says that a node lives, and how it is; the shards that it owns';
+revoke all on function outbox.heartbeat from public;
+-- <<< sql/functions/heartbeat.sql
+
 -- >>> sql/functions/node_processes.sql
 create or replace function outbox.node_processes()
 returns table (node text, process text)
@@ -1367,6 +1701,9 @@ begin
     v_done := v_done + cardinality(v_ids);
     exit when v_done >= prune.max;
   end loop;
+  delete from outbox.went_back as b where b.ctid = any (array(
+    select w.ctid from outbox.went_back as w
+    where w.at < clock_timestamp() - interval '30 days' limit 100 for update skip locked));
   delete from outbox.former_quota as q where q.ctid = any (array(
     select f.ctid from outbox.former_quota as f
     where f.until < clock_timestamp() - interval '30 days' limit 100 for update skip locked));
