@@ -7,25 +7,27 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/golang-migrate/migrate/v4"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fairclaim/fairclaim/driver"
 	"github.com/fairclaim/fairclaim/integration/pgtest"
+	"github.com/fairclaim/fairclaim/sql/migrations/snapshot/functions"
 )
 
 // nextRelease writes the migrations to a folder and, behind them, some that do what a
-// later release may: a function is replaced, others are dropped and made anew, with
-// another result and with one more argument, and tables that sessions have plans for get
-// columns. A table a migration, so that it never holds one lock while it waits for another.
-func nextRelease(t *testing.T, conn *pgx.Conn) (dir string, newest uint) {
+// later release may: functions change as in nextFunctions, and tables that sessions have
+// plans for get columns. A table a migration, so that it never holds one lock while it
+// waits for another.
+func nextRelease(t *testing.T) (dir string, newest uint) {
 	t.Helper()
 	dir = t.TempDir()
 	files, err := filepath.Glob(filepath.Join("..", "sql", "migrations", "*.sql"))
@@ -45,52 +47,60 @@ func nextRelease(t *testing.T, conn *pgx.Conn) (dir string, newest uint) {
 	write := func(up, down string) {
 		newest++
 		for direction, text := range map[string]string{
-			"up":   up + fmt.Sprintf(";\ninsert into outbox.migration (version) values (%d);\n", newest),
-			"down": fmt.Sprintf("delete from outbox.migration where version = %d;\n", newest) + down + ";\n",
+			"up":   up + fmt.Sprintf("\ninsert into outbox.migration (version) values (%d);\n", newest),
+			"down": fmt.Sprintf("delete from outbox.migration where version = %d;\n", newest) + down + "\n",
 		} {
 			if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%06d_next.%s.sql", newest, direction)), []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	var up, down []string
-	for _, f := range []struct {
-		signature, changed string
-		edits              []string
-	}{
-		{
-			"outbox.claim_fair(text, int[], int, bigint, boolean)", "outbox.claim_fair(text, int[], int, bigint, boolean)",
-			[]string{"suspect integer)", "suspect bigint, extra text)", "octet_length(m.payload), u.suspect\n", "octet_length(m.payload), u.suspect::bigint, null::text\n"},
-		},
-		{
-			"outbox.complete(bigint[], bigint[])", "outbox.complete(bigint[], bigint[], text)",
-			[]string{"tokens bigint[])", "tokens bigint[], note text default null)"},
-		},
-		{"outbox.lock_claimed(bigint[], bigint[])", "", []string{"Locks the claimed", "Still locks the claimed"}},
-	} {
-		old := one[string](t, conn, `select pg_get_functiondef($1::text::regprocedure)`, f.signature)
-		rest := func(signature string) string {
-			return fmt.Sprintf("comment on function %s is %s;\nrevoke all on function %[1]s from public", signature,
-				one[string](t, conn, `select quote_literal(obj_description($1::text::regprocedure, 'pg_proc'))`, f.signature))
-		}
-		changed := strings.NewReplacer(f.edits...).Replace(old)
-		for i := 0; i < len(f.edits); i += 2 {
-			if !strings.Contains(old, f.edits[i]) {
-				t.Fatalf("%s has no %q", f.signature, f.edits[i])
-			}
-		}
-		if f.changed == "" {
-			up, down = append(up, changed), append(down, old)
-			continue
-		}
-		up = append(up, "drop function "+f.signature, changed, rest(f.changed))
-		down = append(down, "drop function "+f.changed, old, rest(f.signature))
-	}
-	write(strings.Join(up, ";\n"), strings.Join(down, ";\n"))
-	write("alter table outbox.config add column shiny int not null default 7", "alter table outbox.config drop column shiny")
-	write("alter table outbox.claimed add column note text", "alter table outbox.claimed drop column note")
-	write("alter table outbox.pending add column note text", "alter table outbox.pending drop column note")
+	up, down := nextFunctions(t)
+	write(up, down)
+	write("alter table outbox.config add column shiny int not null default 7;", "alter table outbox.config drop column shiny;")
+	write("alter table outbox.claimed add column note text;", "alter table outbox.claimed drop column note;")
+	write("alter table outbox.pending add column note text;", "alter table outbox.pending drop column note;")
 	return dir, newest
+}
+
+// nextFunctions is what the snapshot tool writes where a function is replaced, others are
+// dropped and made anew, with another result and with one more argument, and views are
+// made anew.
+func nextFunctions(t *testing.T) (up, down string) {
+	t.Helper()
+	now, err := functions.Read(os.DirFS(functionsDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	edits := map[string][]string{
+		"claim_fair.sql":   {"suspect int)", "suspect bigint, extra text)", "octet_length(m.payload), u.suspect\n", "octet_length(m.payload), u.suspect::bigint, null::text\n"},
+		"complete.sql":     {"tokens bigint[])", "tokens bigint[], note text default null)"},
+		"enqueue.sql":      {"delay interval default null)", "delay interval default null, note text default null)"},
+		"lock_claimed.sql": {"Locks the claimed", "Still locks the claimed"},
+	}
+	next := slices.Clone(now)
+	for i, f := range next {
+		text := f.Text
+		for e := edits[f.Name]; len(e) > 0; e = e[2:] {
+			if !strings.Contains(text, e[0]) {
+				t.Fatalf("%s has no %q", f.Name, e[0])
+			}
+			text = strings.ReplaceAll(text, e[0], e[1])
+		}
+		if next[i], err = functions.Parse(f.Name, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	recreate := []string{"views.sql"}
+	there, err := functions.Diff(now, next, recreate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := functions.Diff(next, now, recreate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return there.SQL, back.SQL
 }
 
 var sqlstate = regexp.MustCompile(`SQLSTATE ([0-9A-Z]{5})`)
@@ -123,10 +133,11 @@ func wantFewFailures(t *testing.T, who, log string, connections, changes int) {
 
 // upgradeTraffic is what runs while the schema changes: the sweep of this tree as a
 // process, a node in this one with the pool that pgx makes by default, whose statements
-// are prepared, and somebody who enqueues.
+// are prepared, somebody who enqueues as the owner, and roles that were granted just what
+// they need.
 type upgradeTraffic struct {
 	process, inside lockedBuffer
-	producer        lockedBuffer
+	callers         map[string]*lockedBuffer // what failed, by who called
 	sent            atomic.Int64
 	stop            func() // ends it all when everything is delivered
 }
@@ -136,7 +147,7 @@ const (
 	insideConnections  = 2
 )
 
-func startUpgradeTraffic(t *testing.T, db *pgtest.DB) *upgradeTraffic {
+func startUpgradeTraffic(t *testing.T, db *pgtest.DB, roles map[string]string) *upgradeTraffic {
 	t.Helper()
 	u := new(upgradeTraffic)
 	process := sweepCall{dsn: db.DSN, args: []string{"run", "--node", "process", "--tick", "20ms", "--sink", "exec:true"}}.start(t)
@@ -147,8 +158,8 @@ func startUpgradeTraffic(t *testing.T, db *pgtest.DB) *upgradeTraffic {
 	exited := make(chan error, 1)
 	go func() { exited <- process.Wait() }()
 
-	pool := func(connections int32) *pgxpool.Pool {
-		config, err := pgxpool.ParseConfig(db.DSN)
+	pool := func(dsn string, connections int32) *pgxpool.Pool {
+		config, err := pgxpool.ParseConfig(dsn)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +171,7 @@ func startUpgradeTraffic(t *testing.T, db *pgtest.DB) *upgradeTraffic {
 		t.Cleanup(p.Close)
 		return p
 	}
-	inside, err := driver.NewSweeper(pool(insideConnections), driver.Config{
+	inside, err := driver.NewSweeper(pool(db.DSN, insideConnections), driver.Config{
 		Node: "inside", Sink: driver.SinkFunc(func(context.Context, driver.Message) error { return nil }),
 		Tick: 20 * time.Millisecond, Batch: 20, Logger: slog.New(slog.NewTextHandler(&u.inside, nil)),
 	})
@@ -170,29 +181,45 @@ func startUpgradeTraffic(t *testing.T, db *pgtest.DB) *upgradeTraffic {
 	node := startNode(t, inside)
 
 	ctx, cancel := context.WithCancel(t.Context())
-	producerDone := make(chan struct{})
-	conn := pool(1)
-	go func() {
-		defer close(producerDone)
-		tick := time.NewTicker(10 * time.Millisecond)
-		defer tick.Stop()
-		for n := 0; ctx.Err() == nil; n++ {
-			m := driver.NewMessage{Namespace: fmt.Sprint("ns", n%3), TaskQueue: "q", DispatchKey: fmt.Sprint("key", n), Payload: []byte("x")}
-			for {
-				if _, err := driver.Enqueue(context.WithoutCancel(ctx), conn, m); err == nil {
-					break
-				} else {
-					fmt.Fprintln(&u.producer, "failed a call", err)
+	var callers sync.WaitGroup
+	u.callers = map[string]*lockedBuffer{}
+	loop := func(who, dsn string, call func(ctx context.Context, conn *pgxpool.Pool, n int) error) {
+		conn, failed := pool(dsn, 1), new(lockedBuffer)
+		u.callers[who] = failed
+		callers.Go(func() {
+			tick := time.NewTicker(10 * time.Millisecond)
+			defer tick.Stop()
+			for n := 0; ctx.Err() == nil; n++ {
+				for {
+					err := call(context.WithoutCancel(ctx), conn, n)
+					if err == nil {
+						break
+					}
+					fmt.Fprintln(failed, "failed a call", err)
 				}
+				<-tick.C
 			}
-			u.sent.Add(1)
-			<-tick.C
-		}
-	}()
-	t.Cleanup(func() { cancel(); <-producerDone })
+		})
+	}
+	for who, dsn := range roles {
+		loop(who, dsn, func(ctx context.Context, conn *pgxpool.Pool, n int) error {
+			if who == "operator" {
+				_, err := conn.Exec(ctx, "select count(*) from outbox.nodes")
+				return err
+			}
+			_, err := driver.Enqueue(ctx, conn, driver.NewMessage{
+				Namespace: fmt.Sprint("ns", n%3), TaskQueue: "q", DispatchKey: fmt.Sprint(who, n), Payload: []byte("x"),
+			})
+			if err == nil {
+				u.sent.Add(1)
+			}
+			return err
+		})
+	}
+	t.Cleanup(func() { cancel(); callers.Wait() })
 	u.stop = func() {
 		cancel()
-		<-producerDone
+		callers.Wait()
 		await(t, db.Pool, "select count(*) = $1 from outbox.settled as s where s.outcome = 'done'", u.sent.Load())
 		if err := process.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)
@@ -203,6 +230,17 @@ func startUpgradeTraffic(t *testing.T, db *pgtest.DB) *upgradeTraffic {
 		node.drained(t)
 	}
 	return u
+}
+
+// upgradeRoles are those who call while the schema changes, with their connection strings.
+func upgradeRoles(t *testing.T, db *pgtest.DB) map[string]string {
+	t.Helper()
+	producer, byHand, operator := db.Role(t), db.Role(t), db.Role(t)
+	run(t, db.Pool, "select outbox.grant_producer($1)", producer.Name)
+	run(t, db.Pool, "select outbox.grant_operator($1)", operator.Name)
+	run(t, db.Pool, "grant usage on schema outbox to "+byHand.Name)
+	run(t, db.Pool, "grant execute on function outbox.enqueue(text, text, text, bytea, text, jsonb, interval) to "+byHand.Name)
+	return map[string]string{"owner": db.DSN, "producer": producer.DSN, "granted by hand": byHand.DSN, "operator": operator.DSN}
 }
 
 // served waits until both nodes have delivered some more.
@@ -216,19 +254,20 @@ func (u *upgradeTraffic) served(t *testing.T, db *pgtest.DB) {
 }
 
 // TestUpgradeUnderTraffic: a schema that changes and changes back under running nodes and
-// producers costs each connection at most one call, and no message (INV-2).
+// producers costs each connection at most one call, and no message (INV-2). Functions and
+// views that are made anew keep the rights on them.
 func TestUpgradeUnderTraffic(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
 	conn := db.Connect(t)
-	before := describeSchema(t, conn, true)
-	dir, newest := nextRelease(t, conn)
+	dir, newest := nextRelease(t)
 	m, err := migrate.New("file://"+dir, plainURL(t, db.DSN))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = m.Close() })
-	u := startUpgradeTraffic(t, db)
+	u := startUpgradeTraffic(t, db, upgradeRoles(t, db))
+	before := describeSchema(t, conn, true) // with the roles' rights
 	u.served(t, db)
 
 	changes := 0
@@ -254,7 +293,9 @@ func TestUpgradeUnderTraffic(t *testing.T) {
 
 	wantFewFailures(t, "sweep run", u.process.String(), processConnections, changes)
 	wantFewFailures(t, "a node on pgx's default pool", u.inside.String(), insideConnections, changes)
-	wantFewFailures(t, "a producer", u.producer.String(), 1, changes)
+	for who, failed := range u.callers {
+		wantFewFailures(t, who, failed.String(), 1, changes)
+	}
 	if again := one[int](t, conn, `select count(*) from outbox.settled as s where s.attempts <> 1`); again != 0 {
 		t.Errorf("INV-2: %d messages were not delivered by one attempt", again)
 	}
@@ -267,13 +308,13 @@ func TestUpgradeUnderTraffic(t *testing.T) {
 func TestFunctionsAwayAndBack(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	dir, _ := nextRelease(t, db.Connect(t))
+	dir, _ := nextRelease(t)
 	m, err := migrate.New("file://"+dir, plainURL(t, db.DSN))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = m.Close() })
-	u := startUpgradeTraffic(t, db)
+	u := startUpgradeTraffic(t, db, map[string]string{"owner": db.DSN}) // a down drops the rights with the functions
 	u.served(t, db)
 	if err := m.Migrate(1); err != nil {
 		t.Fatal(err)

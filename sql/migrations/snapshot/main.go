@@ -4,7 +4,8 @@
 //	go run ./sql/migrations/snapshot -name faster_claim
 //
 // The up file holds the new text of the changed files, the down file the former
-// one. Both keep their copies between two marked lines; what is written by hand
+// one. What is dropped and created again keeps the rights on it, in both directions:
+// see [functions.Diff]. Both keep their copies between two marked lines; what is written by hand
 // above or below those, say an "alter table", stays when the pair is amended.
 package main
 
@@ -139,7 +140,7 @@ func write(target pair, amend bool, up functions.Change, installed, current []fu
 	for _, name := range up.Dropped {
 		what := "dropped"
 		if slices.Contains(again, name) {
-			what = "dropped and created again: what was granted on it is lost, grant it again in this migration"
+			what = "dropped and created again, with the rights on it"
 		}
 		fmt.Fprintf(out, "  %s: %s\n", name, what)
 	}

@@ -76,14 +76,14 @@ func replay(text string, files map[string]File) error {
 type Change struct {
 	SQL       string   // empty where nothing changed
 	Installed []string // files that it creates or replaces
-	Dropped   []string // files that it drops; those that are Installed too lose their grants
+	Dropped   []string // files that it drops; those that are Installed too keep the rights on them
 }
 
 // Diff finds the change that leads from one set of files to another, each in its
-// order. Files are replaced where the server can do that, which keeps the grants on
-// them. They are dropped first where it cannot, because the arguments or the result
-// are others, and where recreate names them; and with them the files that require
-// them.
+// order. Files are replaced where the server can do that. They are dropped first where it
+// cannot, because the arguments or the result are others, and where recreate names them;
+// and with them the files that require them. The rights on what is dropped, and on what
+// gets an overload, are read before and granted again after.
 func Diff(from, to []File, recreate []string) (Change, error) {
 	before, after := index(from), index(to)
 	drop := make(map[string]bool)
@@ -106,12 +106,14 @@ func Diff(from, to []File, recreate []string) (Change, error) {
 	}
 
 	var c Change
+	var dropped, gained []Object
 	var sql strings.Builder
 	for _, old := range slices.Backward(from) {
 		if !drop[old.Name] {
 			continue
 		}
 		c.Dropped = append(c.Dropped, old.Name)
+		dropped = append(dropped, old.Objects...)
 		fmt.Fprintf(&sql, "-- dropped: %s%s\n", dir, old.Name)
 		for _, o := range slices.Backward(old.Objects) {
 			fmt.Fprintln(&sql, o.drop)
@@ -123,9 +125,11 @@ func Diff(from, to []File, recreate []string) (Change, error) {
 			continue
 		}
 		c.Installed = append(c.Installed, f.Name)
+		gained = append(gained, added(before[f.Name], f)...)
 		fmt.Fprintf(&sql, "-- >>> %s%s\n%s-- <<< %s%s\n\n", dir, f.Name, f.Text, dir, f.Name)
 	}
-	c.SQL = sql.String()
+	kept := carry(dropped, gained, all(from), all(to))
+	c.SQL = kept.before + sql.String() + kept.after
 	return c, nil
 }
 
@@ -143,6 +147,20 @@ func keys(f File) []string {
 		all = append(all, o.key)
 	}
 	return all
+}
+
+func all(files []File) []Object {
+	var objects []Object
+	for _, f := range files {
+		objects = append(objects, f.Objects...)
+	}
+	return objects
+}
+
+// added is what next creates and old did not.
+func added(old, next File) []Object {
+	had := keys(old)
+	return slices.DeleteFunc(slices.Clone(next.Objects), func(o Object) bool { return slices.Contains(had, o.key) })
 }
 
 // lost tells whether something that old creates is not created by next.

@@ -1,6 +1,7 @@
 package functions
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -113,18 +114,19 @@ func TestDiff(t *testing.T) {
 		to                 map[string]string
 		recreate           []string
 		installed, dropped string
+		rights             string // names that it reads the rights on before, and grants again
 	}{
 		"nothing":            {to: map[string]string{"f": f + "\n\n"}},
 		"another body":       {to: map[string]string{"f": strings.Replace(f, "select 1", "select 2", 1)}, installed: "f"},
 		"another default":    {to: map[string]string{"f": strings.Replace(f, "a int", "a int default 1", 1)}, installed: "f"},
-		"another argument":   {to: map[string]string{"f": strings.Replace(f, "a int", "a bigint", 1)}, installed: "f g h", dropped: "h g f"},
-		"another name of it": {to: map[string]string{"f": strings.Replace(f, "a int", "b int", 1)}, installed: "f g h", dropped: "h g f"},
-		"another result":     {to: map[string]string{"g": strings.Replace(g, "returns int", "returns bigint", 1)}, installed: "g h", dropped: "h g"},
-		"one more overload":  {to: map[string]string{"f": f + "\ncreate function outbox.f(a text) returns int language sql as $$ $$;"}, installed: "f"},
+		"another argument":   {to: map[string]string{"f": strings.Replace(f, "a int", "a bigint", 1)}, installed: "f g h", dropped: "h g f", rights: "'f', 'g' 'h'"},
+		"another name of it": {to: map[string]string{"f": strings.Replace(f, "a int", "b int", 1)}, installed: "f g h", dropped: "h g f", rights: "'f', 'g' 'h'"},
+		"another result":     {to: map[string]string{"g": strings.Replace(g, "returns int", "returns bigint", 1)}, installed: "g h", dropped: "h g", rights: "'g' 'h'"},
+		"one more overload":  {to: map[string]string{"f": f + "\ncreate function outbox.f(a text) returns int language sql as $$ $$;"}, installed: "f", rights: "'f'"},
 		"a new file":         {to: map[string]string{"e": "-- requires: h.sql\ncreate view outbox.e as select 1;"}, installed: "e"},
 		"no file":            {to: map[string]string{"h": ""}, dropped: "h"},
-		"recreate":           {recreate: []string{"h.sql"}, installed: "h", dropped: "h"},
-		"recreate the first": {recreate: []string{"f.sql"}, installed: "f g h", dropped: "h g f"},
+		"recreate":           {recreate: []string{"h.sql"}, installed: "h", dropped: "h", rights: "'h'"},
+		"recreate the first": {recreate: []string{"f.sql"}, installed: "f g h", dropped: "h g f", rights: "'f', 'g' 'h'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			after := map[string]string{"f": f, "g": g, "h": h}
@@ -146,6 +148,9 @@ func TestDiff(t *testing.T) {
 			if got := trim.Replace(strings.Join(c.Dropped, " ")); got != tc.dropped {
 				t.Errorf("dropped %q, want %q", got, tc.dropped)
 			}
+			if got := rightsRead(c.SQL); got != tc.rights {
+				t.Errorf("reads the rights on %s, want %s", got, tc.rights)
+			}
 			first, err := Diff(nil, from, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -162,6 +167,21 @@ func TestDiff(t *testing.T) {
 	if _, err := Diff(nil, set(t, before), []string{"x.sql"}); err == nil {
 		t.Error("a file that is not there was to be created again")
 	}
+}
+
+// rightsRead returns the names of the functions and of the views whose rights a change
+// carries over.
+func rightsRead(sql string) string {
+	if !strings.HasPrefix(sql, "-- Rights on") || !strings.HasSuffix(sql, "end $rights$;\n\n") {
+		return ""
+	}
+	var got []string
+	for _, m := range regexp.MustCompile(`(?:proname|relname) in \((.*)null\)`).FindAllStringSubmatch(sql, -1) {
+		if names := strings.TrimSuffix(m[1], ", "); names != "" {
+			got = append(got, names)
+		}
+	}
+	return strings.Join(got, " ")
 }
 
 // set is files in their order, by name without extension.

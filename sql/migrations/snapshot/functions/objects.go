@@ -10,6 +10,8 @@ import (
 
 // Object is one thing that a file creates.
 type Object struct {
+	kind string // function (a procedure too), view or trigger
+	name string // without the schema; of a trigger, its drop
 	drop string // the statement that takes it away
 	key  string // two texts with the same key can replace each other
 }
@@ -44,7 +46,7 @@ func object(kind, rest string) (Object, error) {
 			return Object{}, errors.New("want: trigger name ... on outbox.table")
 		}
 		drop := fmt.Sprintf("drop trigger %s on %s;", m[1], m[2])
-		return Object{drop: drop, key: drop}, nil
+		return Object{kind: kind, name: drop, drop: drop, key: drop}, nil
 	}
 	name := qualified.FindString(rest)
 	if name == "" {
@@ -53,7 +55,7 @@ func object(kind, rest string) (Object, error) {
 	switch kind {
 	case "view":
 		drop := fmt.Sprintf("drop view %s;", name)
-		return Object{drop: drop, key: drop}, nil
+		return Object{kind: kind, name: bare(name), drop: drop, key: drop}, nil
 	case "function", "procedure":
 		args, after, err := arguments(rest[len(name):])
 		if err != nil {
@@ -64,10 +66,13 @@ func object(kind, rest string) (Object, error) {
 		if m := returning.FindStringSubmatch(after); m != nil {
 			key += squeeze(m[1])
 		}
-		return Object{drop: drop, key: key}, nil
+		return Object{kind: "function", name: bare(name), drop: drop, key: key}, nil
 	}
 	return Object{}, fmt.Errorf("do not know how to drop a %s: it belongs in a migration of its own", kind)
 }
+
+// bare is a name without its schema, as the catalog has it.
+func bare(name string) string { return strings.ToLower(strings.TrimPrefix(name, "outbox.")) }
 
 // arguments reads a parenthesized list and returns it without its defaults, as
 // "drop function" takes it, and the text that follows.
