@@ -56,7 +56,11 @@ type dispatcher struct {
 	queues  []*queue
 	bytes   map[string]int64 // payload bytes being delivered, by namespace; none at 0
 	results []*item
+	refill  bool // bytes came free that kept messages waiting, maybe in several queues
 	running sync.WaitGroup
+
+	overdue    *atomic.Int64 // deliveries left behind, since the start
+	leftBehind *atomic.Int64 // of those, sinks that have not returned
 }
 
 // limits are how much a dispatcher does at a time.
@@ -69,7 +73,7 @@ type limits struct {
 }
 
 func newDispatcher(l limits, clock func() int64) *dispatcher {
-	d := &dispatcher{limits: l, clock: clock, wake: make(chan struct{}, 1), bytes: map[string]int64{}}
+	d := &dispatcher{limits: l, clock: clock, wake: make(chan struct{}, 1), bytes: map[string]int64{}, overdue: new(atomic.Int64), leftBehind: new(atomic.Int64)}
 	d.ctx, d.stop = context.WithCancelCause(context.Background())
 	return d
 }
@@ -84,6 +88,7 @@ type queue struct {
 	next    int       // whose turn it is, in ring
 	ready   int       // messages waiting of namespaces below their share
 	running int
+	stuck   []*delivery // left behind by the backstop, their sinks not back; the oldest first
 
 	coming int     // messages whose payloads are being read for it; this and the next are the loop's own
 	stash  []*item // claimed for it while it was full
@@ -197,42 +202,12 @@ func (q *queue) take() *item {
 	return nil
 }
 
-// finish counts a message as no longer running and returns the next one for its slot.
-func (q *queue) finish(it *item) *item {
-	q.d.mu.Lock()
-	defer q.d.mu.Unlock()
-	t := q.tenants[it.Namespace]
-	full := q.d.bytes[t.namespace] >= q.d.shareBytes
-	q.d.count(t.namespace, -1)
-	t.running--
-	q.running--
-	if q.d.bytes[t.namespace] -= it.bytes; q.d.bytes[t.namespace] == 0 {
-		delete(q.d.bytes, t.namespace)
-	}
-	q.d.count(t.namespace, +1)
-	if t.running == 0 && len(t.waiting) == 0 {
-		delete(q.tenants, t.namespace)
-	}
-	q.d.results = append(q.d.results, it)
-	select {
-	case q.d.wake <- struct{}{}:
-	default:
-	}
-	next := q.take()
-	if full { // the bytes kept more of it waiting than this one slot takes
-		for _, q := range q.d.queues {
-			q.fill()
-		}
-	}
-	return next
-}
-
 // deliver delivers a message, and then others, as long as there is one for its slot.
 func (q *queue) deliver(it *item) {
+	var call *delivery
 	defer func() {
-		if it != nil { // by runtime.Goexit: the slot goes on in another goroutine
-			it.outcome = judge(errGone)
-			if it = q.finish(it); it != nil {
+		if call != nil { // by runtime.Goexit: the slot goes on in another goroutine
+			if it = q.finish(call, judge(errGone)); it != nil {
 				go q.deliver(it)
 				return
 			}
@@ -240,14 +215,16 @@ func (q *queue) deliver(it *item) {
 		q.d.running.Done()
 	}()
 	for it != nil {
-		it.outcome = q.d.call(q.sink, it)
-		it = q.finish(it)
+		call = q.start(it)
+		o := q.d.call(q.sink, it, call.message)
+		it = q.finish(call, o)
+		call = nil
 	}
 }
 
 // call delivers one message, under the time-out. A sink that panics has failed; so has
 // one whose error panics when it is read.
-func (d *dispatcher) call(sink Sink, it *item) (o outcome) {
+func (d *dispatcher) call(sink Sink, it *item, m Message) (o outcome) {
 	ctx, cancel := context.WithCancelCause(d.ctx)
 	defer cancel(nil)
 	it.cancel.Store(&cancel)
@@ -268,7 +245,7 @@ func (d *dispatcher) call(sink Sink, it *item) (o outcome) {
 		}
 	}()
 	it.started.Store(d.clock())
-	o = judge(sink.Deliver(ctx, it.Message))
+	o = judge(sink.Deliver(ctx, m))
 	if o.err != nil && context.Cause(ctx) == timedOut && !strings.Contains(o.reason, timedOut.Error()) {
 		o.reason = timedOut.Error() + ": " + o.reason // most sinks return ctx.Err(), or what broke by its end
 	}

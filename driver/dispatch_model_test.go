@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -18,6 +19,7 @@ type dispatchModel struct {
 
 	waiting []*item // the oldest first
 	running []*item
+	kept    []*item      // left behind by the backstop, and their slots with them
 	passed  map[lane]int // picks of others since a namespace could have been picked
 }
 
@@ -40,18 +42,19 @@ func countIf(items []*item, is func(*item) bool) int {
 }
 
 func (m *dispatchModel) runningIn(q *queue) int {
-	return countIf(m.running, func(it *item) bool { return it.queue == q })
+	return countIf(slices.Concat(m.running, m.kept), func(it *item) bool { return it.queue == q })
 }
 
 // open says that nothing but a free slot keeps the lane from running one more.
 func (m *dispatchModel) open(l lane) bool {
 	bytes := int64(0)
-	for _, it := range m.running {
+	running := slices.Concat(m.running, m.kept)
+	for _, it := range running {
 		if it.Namespace == l.namespace {
 			bytes += it.bytes
 		}
 	}
-	return countIf(m.running, func(it *item) bool { return laneOf(it) == l }) < m.share && bytes < m.shareBytes
+	return countIf(running, func(it *item) bool { return laneOf(it) == l }) < m.share && bytes < m.shareBytes
 }
 
 func (m *dispatchModel) ready(q *queue) int {
@@ -101,7 +104,7 @@ func (m *dispatchModel) begin(it *item) error {
 func (m *dispatchModel) beginAll(began []*item) error {
 	var first error
 	for i, it := range began {
-		next := &dispatchModel{m.limits, slices.Clone(m.waiting), slices.Clone(m.running), maps.Clone(m.passed)}
+		next := &dispatchModel{m.limits, slices.Clone(m.waiting), slices.Clone(m.running), slices.Clone(m.kept), maps.Clone(m.passed)}
 		err := next.begin(it)
 		if err == nil {
 			err = next.beginAll(slices.Concat(began[:i], began[i+1:]))
@@ -161,7 +164,7 @@ var namespaces = []string{"a", "b", "c", "d", "e"}
 
 // dispatchStep is one thing that happens to a dispatcher.
 type dispatchStep struct {
-	what      string // offer, end, take or withdraw
+	what      string // offer, end, outlive, take or withdraw
 	namespace string // of the message offered
 	bytes     int64  // of it, or to take
 	which     int    // of the queues is offered it, or of the running ones ends
@@ -169,7 +172,7 @@ type dispatchStep struct {
 
 func anyStep() *rapid.Generator[dispatchStep] {
 	return rapid.Custom(func(t *rapid.T) dispatchStep {
-		what := rapid.SampledFrom([]string{"offer", "end", "offer", "end", "offer", "end", "offer", "take", "withdraw"}).Draw(t, "what")
+		what := rapid.SampledFrom([]string{"offer", "end", "offer", "end", "offer", "end", "offer", "end", "take", "outlive", "withdraw"}).Draw(t, "what")
 		bytes := rapid.Int64Range(0, largest)
 		if what == "take" {
 			bytes = rapid.Int64Range(1, 6*largest)
@@ -180,8 +183,37 @@ func anyStep() *rapid.Generator[dispatchStep] {
 	})
 }
 
-// The dispatcher does what the model does, in any order of offers, ends, and messages
-// taken back: no message is lost or delivered twice, slots, shares and the bound hold, no
+// leftBehind notes which deliveries of a queue are left behind with their slots, and says what
+// is wrong with that: slots come back, as long as not too many have.
+func (m *dispatchModel) leftBehind(q *queue, stuck map[int64]*item) error {
+	q.d.mu.Lock()
+	defer q.d.mu.Unlock()
+	m.kept = slices.DeleteFunc(m.kept, func(it *item) bool { return it.queue == q })
+	freed := 0
+	for _, call := range q.stuck {
+		if stuck[call.message.ID] == nil {
+			return fmt.Errorf("%d is left behind and should not be", call.message.ID)
+		}
+		if call.freed {
+			freed++
+		} else {
+			m.kept = append(m.kept, call.it)
+		}
+	}
+	all := 0
+	for _, it := range stuck {
+		if it.queue == q {
+			all++
+		}
+	}
+	if len(q.stuck) != all || freed != min(all, m.slots) {
+		return fmt.Errorf("%d are left behind, of %d slots came back; want %d, of %d", len(q.stuck), freed, all, min(all, m.slots))
+	}
+	return nil
+}
+
+// The dispatcher does what the model does, in any order of offers, ends, deliveries that
+// outlive their time, and messages taken back: no message is lost or has two outcomes, slots, shares and the bound hold, no
 // slot is idle while a message could use it, and a namespace's turn comes round.
 func TestDispatcherIsItsModel(t *testing.T) {
 	for range 10 { // a hundred lives each
@@ -211,14 +243,15 @@ func checkDispatch(t *testing.T, r *rapid.T) {
 // playDispatch does the steps with a dispatcher, and returns where it is not its model.
 func playDispatch(m *dispatchModel, queues int, steps []dispatchStep) (err error) {
 	d := newDispatcher(m.limits, func() int64 { return 1 })
-	type delivery struct {
+	type start struct {
 		id  int64
 		end chan struct{}
 	}
-	begun, ends := make(chan delivery, len(steps)), map[int64]chan struct{}{}
+	begun, ends := make(chan start, len(steps)), map[int64]chan struct{}{}
+	stuck := map[int64]*item{} // outlived their time, and their sinks have not returned
 	for range queues {
 		d.newQueue(SinkFunc(func(_ context.Context, msg Message) error {
-			one := delivery{msg.ID, make(chan struct{})}
+			one := start{msg.ID, make(chan struct{})}
 			begun <- one
 			<-one.end
 			return nil
@@ -233,7 +266,7 @@ func playDispatch(m *dispatchModel, queues int, steps []dispatchStep) (err error
 		}
 		d.running.Wait()
 		for _, q := range d.queues {
-			if err == nil && (len(q.tenants) != 0 || len(q.ring) != 0 || q.running != 0 || q.ready != 0 || len(d.bytes) != 0) {
+			if err == nil && (len(q.tenants) != 0 || len(q.ring) != 0 || len(q.stuck) != 0 || d.leftBehind.Load() != 0 || q.running != 0 || q.ready != 0 || len(d.bytes) != 0) {
 				err = fmt.Errorf("at rest it holds %d namespaces, %d turns, %d running, %d ready, bytes of %d",
 					len(q.tenants), len(q.ring), q.running, q.ready, len(d.bytes))
 			}
@@ -256,18 +289,28 @@ func playDispatch(m *dispatchModel, queues int, steps []dispatchStep) (err error
 				return fmt.Errorf("offer of %d is %t, want %t", id, got, want)
 			}
 		case "end":
-			if len(m.running) == 0 {
+			if len(ends) == 0 {
 				continue
 			}
-			i := s.which % len(m.running)
-			id := m.running[i].ID
-			m.running = slices.Delete(m.running, i, i+1)
+			id := slices.Sorted(maps.Keys(ends))[s.which%len(ends)]
 			close(ends[id])
 			delete(ends, id)
+			if stuck[id] != nil { // what its sink says is nobody's
+				delete(stuck, id)
+				break
+			}
+			m.running = slices.DeleteFunc(m.running, func(it *item) bool { return it.ID == id })
 			ended++
+		case "outlive":
+			for _, it := range m.running {
+				stuck[it.ID] = it
+			}
+			ended += len(m.running)
+			m.running = nil
+			time.Sleep(m.timeout + grace + 1) // of the bubble
 		case "take":
 			held := map[string]int64{}
-			for _, it := range slices.Concat(m.running, m.waiting) {
+			for _, it := range slices.Concat(m.running, m.kept, m.waiting) {
 				held[it.Namespace] += it.bytes
 			}
 			if err := m.taken(s.bytes, held, d.takeBack(s.bytes, maps.Clone(held))); err != nil {
@@ -290,6 +333,12 @@ func playDispatch(m *dispatchModel, queues int, steps []dispatchStep) (err error
 			ends[one.id] = one.end
 			began = append(began, items[one.id])
 		}
+		for _, q := range d.queues {
+			if err := m.leftBehind(q, stuck); err != nil {
+				return err
+			}
+		}
+		slices.SortFunc(began, func(a, b *item) int { return cmp.Compare(a.ID, b.ID) })
 		if err := m.beginAll(began); err != nil {
 			return err
 		}
@@ -301,7 +350,13 @@ func playDispatch(m *dispatchModel, queues int, steps []dispatchStep) (err error
 				return fmt.Errorf("room is %d, want %d", got, want)
 			}
 		}
-		if ended -= len(d.collect()); ended != 0 {
+		results := d.collect()
+		for _, it := range results {
+			if late := stuck[it.ID] != nil; late != it.overdue || late != (it.verdict == again) {
+				return fmt.Errorf("%d has the verdict %d, overdue %t", it.ID, it.verdict, it.overdue)
+			}
+		}
+		if ended -= len(results); ended != 0 {
 			return fmt.Errorf("%d messages have ended and were not collected", ended)
 		}
 	}

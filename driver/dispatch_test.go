@@ -206,6 +206,69 @@ func TestGoexitKeepsTheSlot(t *testing.T) {
 	})
 }
 
+// A sink that does not listen to its context: its messages count as timed out a stated time after
+// their time-out, their slots go on, as long as not too many are left behind, and what it says
+// in the end is nobody's. Others are delivered all the time.
+func TestDeafSink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const slots, timeout = 4, time.Second
+		d := newDispatcher(limits{slots, 2, 1 << 20, 100, timeout}, bubbleClock())
+		hear := make(chan struct{})
+		var calls atomic.Int64
+		q := d.newQueue(SinkFunc(func(_ context.Context, m Message) error {
+			if m.Namespace == "deaf" {
+				calls.Add(1)
+				<-hear
+			}
+			return nil
+		}))
+		for id := range int64(20) {
+			it := claimed(id, "deaf")
+			it.leased.Store(int64(time.Hour))
+			q.offer(it)
+		}
+		start := time.Now()
+		timedOut := 0
+		for round := 1; round <= 5; round++ {
+			time.Sleep(timeout + grace)
+			it := claimed(int64(1000+round), "quick")
+			it.leased.Store(int64(time.Hour))
+			q.offer(it)
+			synctest.Wait()
+			quick := 0
+			for _, it := range d.collect() {
+				switch {
+				case it.Namespace == "quick" && it.verdict == done:
+					quick++
+				case it.verdict == again && it.overdue && strings.Contains(it.reason, "timed out after 1s, and the sink did not return within 5s more"):
+					timedOut++
+				default:
+					t.Errorf("%s %d has the verdict %d: %s", it.Namespace, it.ID, it.verdict, it.reason)
+				}
+			}
+			// Two at a time, its share, until as many as there are slots were left behind: then its
+			// two slots wait for the sink.
+			if want := min(2*round, slots+2); quick != 1 || timedOut != want || int(d.overdue.Load()) != want || int(d.leftBehind.Load()) != want {
+				t.Errorf("after %v: %d timed out, %d left behind, %d of 1 quick; want %d", time.Since(start), timedOut, d.leftBehind.Load(), quick, want)
+			}
+		}
+		if n := calls.Load(); n != slots+2 {
+			t.Errorf("the sink was called %d times, want %d: slots and a share", n, slots+2)
+		}
+		close(hear)
+		d.running.Wait()
+		rest := d.collect()
+		for _, it := range rest {
+			if it.verdict != done {
+				t.Errorf("message %d has the verdict %d", it.ID, it.verdict)
+			}
+		}
+		if len(rest) != 20-slots-2 || d.leftBehind.Load() != 0 {
+			t.Errorf("%d results after the sink came back, %d left behind; want %d and none", len(rest), d.leftBehind.Load(), 20-slots-2)
+		}
+	})
+}
+
 // A stop lets nothing begin that waits, and what runs is told.
 func TestStopEndsAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -28,6 +28,7 @@ type outcome struct {
 	delay   *time.Duration // of RetryAfter or RetryNotBefore
 	least   bool           // of the latter: the policy's backoff may be longer
 	closed  bool           // the sink takes no message any more
+	overdue bool           // the sink did not return: the dispatcher gave the delivery up
 }
 
 // judge reads a delivery's error as the Sink interface defines it.

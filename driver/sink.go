@@ -8,7 +8,10 @@ import (
 
 // A Sink delivers messages to the outside. Deliver may be called by many
 // goroutines at once, each with another message. It must return soon after ctx
-// ends; what it returns then counts like any other answer.
+// ends; what it returns then counts like any other answer. Where it has not returned 5 s after
+// the delivery's time-out, the message counts as timed out and the slot goes on; what is
+// returned later is nobody's. As many deliveries as a sink has slots are left behind so; of
+// more, the slots come back only when Deliver does.
 //
 // The error says what becomes of the message:
 //

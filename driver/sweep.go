@@ -76,10 +76,12 @@ type Stats struct {
 	InFlight  int64 // messages claimed and not settled, now
 	Parked    int64 // those of them whose payload is not held, now
 	UsedBytes int64 // payload bytes of the others, now
+	Overdue   int64 // deliveries whose sink had not returned 5 s after their time-out
+	Stuck     int64 // of those, sinks that have not returned until now
 }
 
 type counters struct {
-	sweeps, claimed, done, retried, failed, released, lost, pauses, inFlight, parked atomic.Int64
+	sweeps, claimed, done, retried, failed, released, lost, pauses, inFlight, parked, overdue, stuck atomic.Int64
 }
 
 // Stats returns the counts so far. It may be called at any time, from any goroutine.
@@ -89,6 +91,7 @@ func (s *Sweeper) Stats() Stats {
 		Sweeps: c.sweeps.Load(), Claimed: c.claimed.Load(), Done: c.done.Load(), Retried: c.retried.Load(),
 		Failed: c.failed.Load(), Released: c.released.Load(), Lost: c.lost.Load(), Pauses: c.pauses.Load(),
 		InFlight: c.inFlight.Load(), Parked: c.parked.Load(), UsedBytes: s.budget.Usage(),
+		Overdue: c.overdue.Load(), Stuck: c.stuck.Load(),
 	}
 }
 
@@ -227,6 +230,7 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 		}, clock),
 		routes: map[string]*queue{}, book: map[Ref]*item{}, held: map[string]*holding{}, refusals: map[*int64]int64{},
 	}
+	l.dispatch.overdue, l.dispatch.leftBehind = &s.stats.overdue, &s.stats.stuck
 	l.sink = l.dispatch.newQueue(c.Sink)
 	for name, sink := range c.Routes {
 		l.routes[name] = l.dispatch.newQueue(sink)
@@ -343,6 +347,11 @@ func (l *loop) claim(ctx context.Context) {
 func (l *loop) collect() {
 	for _, it := range l.dispatch.collect() {
 		it.Payload, it.Headers = nil, nil // it was handed on; do not keep them until it is settled
+		if it.overdue {
+			l.log.Error("a sink does not return: gave its delivery up", "timeout", l.config.DeliveryTimeout.String(),
+				"namespace", it.Namespace, "task_queue", it.TaskQueue, "dispatch_key", it.DispatchKey, "attempt", it.Attempt,
+				"not_returned", l.stats.stuck.Load())
+		}
 		if it.closed && l.ending == nil {
 			l.ending = it.err
 			l.log.Error("a sink is closed: ending", "error", it.err)
