@@ -51,7 +51,7 @@ func checkOutbox(t *testing.T) *pgtest.DB {
 		if i == 11 {
 			namespace = "one"
 		}
-		run(t, conn, "select outbox.enqueue($1, $2, $3, $4)", namespace, fmt.Sprint("q", i%2), fmt.Sprint("k", i+1), make([]byte, 10*i))
+		run(t, conn, "select outbox.enqueue($1, $2, $3, $4::bytea)", namespace, fmt.Sprint("q", i%2), fmt.Sprint("k", i+1), make([]byte, 10*i))
 	}
 	run(t, conn, "select outbox.set_quota('one', 1, true), outbox.heartbeat('node', '{0,1}')")
 	run(t, conn, "delete from outbox.former_quota")

@@ -18,7 +18,7 @@ import (
 // that are good enough to get past the permission.
 var (
 	producerCalls = []string{
-		"enqueue('n', 'q', 'k1', '')", "enqueue_json('n', 'q', 'k2', '{}')", "enqueue_batch('{n}', '{q}', '{k3}', '{x}')",
+		"enqueue('n', 'q', 'k1', '')", "enqueue_texts('{}', '{}', '{}', '{}')", "enqueue_json('n', 'q', 'k2', '{}')", "enqueue_batch('{n}', '{q}', '{k3}', '{x}')",
 	}
 	workerCalls = []string{
 		"claim_fair('n1', '{0}', 1)", "complete('{}', '{}')", "retry('{}', '{}')", "fail('{}', '{}')", "release('{}', '{}')",

@@ -197,7 +197,7 @@ func (s *scenario) enqueueOne(t *testing.T, c command, lane string, n int) error
 		return err
 	}
 	key := fmt.Sprintf("%s/%d", lane, n)
-	if err := s.exec(t, "select outbox.enqueue($1, $2, $3, $4)", namespace, queue, key, make([]byte, size)); err != nil {
+	if err := s.exec(t, "select outbox.enqueue($1, $2, $3, $4::bytea)", namespace, queue, key, make([]byte, size)); err != nil {
 		return err
 	}
 	return s.exec(t, `update outbox.pending as p set shard = coalesce($2::text::int, p.shard), visible_after = `+instant(c.or("due", "-1h"))+`

@@ -75,7 +75,8 @@ func nextFunctions(t *testing.T) (up, down string) {
 	edits := map[string][]string{
 		"claim_fair.sql":   {"suspect int)", "suspect bigint, extra text)", "octet_length(m.payload), u.suspect\n", "octet_length(m.payload), u.suspect::bigint, null::text\n"},
 		"complete.sql":     {"tokens bigint[])", "tokens bigint[], note text default null)"},
-		"enqueue.sql":      {"delay interval default null)", "delay interval default null, note text default null)"},
+		"enqueue.sql":      {"delay interval default null)", "delay interval default null, note text default null)", "jsonb, interval)", "jsonb, interval, text)"},
+		"grants.sql":       {"jsonb, interval)", "jsonb, interval, text)"},
 		"lock_claimed.sql": {"Locks the claimed", "Still locks the claimed"},
 	}
 	next := slices.Clone(now)
@@ -239,7 +240,7 @@ func upgradeRoles(t *testing.T, db *pgtest.DB) map[string]string {
 	run(t, db.Pool, "select outbox.grant_producer($1)", producer.Name)
 	run(t, db.Pool, "select outbox.grant_operator($1)", operator.Name)
 	run(t, db.Pool, "grant usage on schema outbox to "+byHand.Name)
-	run(t, db.Pool, "grant execute on function outbox.enqueue(text, text, text, bytea, text, jsonb, interval) to "+byHand.Name)
+	run(t, db.Pool, "grant execute on function outbox.enqueue(text, text, text, bytea, text, jsonb, interval), outbox.enqueue(text, text, text, text, text, jsonb, interval) to "+byHand.Name)
 	return map[string]string{"owner": db.DSN, "producer": producer.DSN, "granted by hand": byHand.DSN, "operator": operator.DSN}
 }
 

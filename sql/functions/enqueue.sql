@@ -1,4 +1,4 @@
--- requires: bad_argument.sql check_key.sql shard_of.sql span.sql
+-- requires: looks_like_hex.sql bad_argument.sql check_key.sql shard_of.sql span.sql
 create or replace function outbox.enqueue(
   namespace text, task_queue text, dispatch_key text, payload bytea,
   content_type text default 'application/json', headers jsonb default '{}', delay interval default null)
@@ -68,11 +68,35 @@ begin
     if found then
       if v_owner <> enqueue.namespace then
         raise exception 'outbox.enqueue: dispatch_key % belongs to another namespace', quote_literal(enqueue.dispatch_key)
-          using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: put the namespace into the key.';
+          using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: begin each with the namespace, as in acme/order/17, and take none as it is from a tenant.';
       end if;
       return null;
     end if;
   end loop;
 end $$;
-comment on function outbox.enqueue is 'Writes a message in this transaction; its id, or null for a duplicate';
-revoke all on function outbox.enqueue from public;
+comment on function outbox.enqueue(text, text, text, bytea, text, jsonb, interval) is
+  'Writes a message in this transaction; its id, or null for a duplicate';
+revoke all on function outbox.enqueue(text, text, text, bytea, text, jsonb, interval) from public;
+
+create or replace function outbox.enqueue(
+  namespace text, task_queue text, dispatch_key text, payload text,
+  content_type text default 'application/json', headers jsonb default '{}', delay interval default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- enqueue() for a payload at hand as text, which becomes its bytes in UTF-8, as they are. A
+-- literal in quotes and a parameter without a type come here: read as bytea, their
+-- backslashes would be escapes. What looks like bytea in its hex form is refused, since bytes were
+-- meant, more likely: those want ::bytea.
+begin
+  if outbox.looks_like_hex(enqueue.payload) then
+    perform outbox.bad_argument('enqueue', 'payload', 'is text that looks like bytes in hex',
+      'For the bytes, write ::bytea behind it; for this very text, give convert_to(payload, ''UTF8'').');
+  end if;
+  return outbox.enqueue(enqueue.namespace, enqueue.task_queue, enqueue.dispatch_key, convert_to(enqueue.payload, 'UTF8'),
+                        enqueue.content_type, enqueue.headers, enqueue.delay);
+end $$;
+comment on function outbox.enqueue(text, text, text, text, text, jsonb, interval) is
+  'enqueue() with a text payload: its bytes in UTF-8';
+revoke all on function outbox.enqueue(text, text, text, text, text, jsonb, interval) from public;

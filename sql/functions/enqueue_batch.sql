@@ -1,4 +1,4 @@
--- requires: bad_argument.sql shard_of.sql span.sql
+-- requires: looks_like_hex.sql bad_argument.sql shard_of.sql span.sql
 create or replace function outbox.enqueue_batch(
   namespaces text[], task_queues text[], dispatch_keys text[], payloads bytea[],
   content_types text[] default null, headers jsonb[] default null, delays interval[] default null)
@@ -119,7 +119,7 @@ begin
         raise exception 'outbox.enqueue_batch: dispatch_keys at positions % belong to another namespace',
             array_to_string(v_bad.foreigners[1:20], ', ')
             || case when cardinality(v_bad.foreigners) > 20 then ', ...' else '' end
-          using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: put the namespace into the key.';
+          using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: begin each with the namespace, as in acme/order/17, and take none as it is from a tenant.';
       elsif v_bad.pruned then
         raise exception using errcode = 'OB099', message = 'a key was pruned meanwhile';
       end if;
@@ -137,3 +137,31 @@ begin
 end $$;
 comment on function outbox.enqueue_batch is 'Writes many messages in this transaction; the id of each, or null for a duplicate';
 revoke all on function outbox.enqueue_batch from public;
+
+create or replace function outbox.enqueue_texts(
+  namespaces text[], task_queues text[], dispatch_keys text[], payloads text[],
+  content_types text[] default null, headers jsonb[] default null, delays interval[] default null)
+returns table (ord int, id bigint)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- enqueue_batch() for payloads at hand as text, as enqueue() takes one. It has a name of its own:
+-- as an overload, no call with untyped arrays could be told from one with bytes.
+declare
+  v_hex int := (select u.ord from unnest(enqueue_texts.payloads) with ordinality as u(payload, ord)
+                where outbox.looks_like_hex(u.payload) limit 1);
+begin
+  if v_hex is not null then
+    perform outbox.bad_argument('enqueue_texts', format('payloads[%s]', v_hex), 'is text that looks like bytes in hex',
+      'Give bytes to enqueue_batch(), as bytea[].');
+  end if;
+  return query
+  select b.ord, b.id
+  from outbox.enqueue_batch(enqueue_texts.namespaces, enqueue_texts.task_queues, enqueue_texts.dispatch_keys,
+         case when enqueue_texts.payloads is not null
+              then array(select convert_to(u.payload, 'UTF8') from unnest(enqueue_texts.payloads) with ordinality as u(payload, ord)
+                         order by u.ord) end,
+         enqueue_texts.content_types, enqueue_texts.headers, enqueue_texts.delays) as b;
+end $$;
+comment on function outbox.enqueue_texts is 'enqueue_batch() with text payloads: their bytes in UTF-8';
+revoke all on function outbox.enqueue_texts from public;

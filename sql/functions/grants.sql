@@ -8,7 +8,9 @@ as $$
 -- can hand rights out.
 begin
   execute format('grant usage on schema outbox to %I', grant_producer.role);
-  execute format('grant execute on function outbox.enqueue, outbox.enqueue_json, outbox.enqueue_batch to %I', grant_producer.role);
+  execute format('grant execute on function outbox.enqueue(text, text, text, bytea, text, jsonb, interval), '
+    'outbox.enqueue(text, text, text, text, text, jsonb, interval), outbox.enqueue_json, outbox.enqueue_batch, '
+    'outbox.enqueue_texts to %I', grant_producer.role);
 end $$;
 comment on function outbox.grant_producer is 'Lets a role enqueue';
 revoke all on function outbox.grant_producer from public;

@@ -12,7 +12,7 @@ begin
            a.grantee, a.privilege_type as privilege, a.is_grantable as grantable
     from pg_catalog.pg_proc as p
     left join lateral pg_catalog.aclexplode(p.proacl) as a on a.grantee not in (0, p.proowner)
-    where p.pronamespace = 'outbox'::pg_catalog.regnamespace and p.proname in ('claim_fair', 'claim_pick', 'explain_claim', 'heartbeat', 'why', null)
+    where p.pronamespace = 'outbox'::pg_catalog.regnamespace and p.proname in ('claim_fair', 'claim_pick', 'enqueue', 'enqueue_batch', 'enqueue_json', 'explain_claim', 'heartbeat', 'why', null)
     union all
     select 'view', c.relname, '', x.col, a.grantee, a.privilege_type, a.is_grantable
     from pg_catalog.pg_class as c
@@ -46,6 +46,20 @@ drop function outbox.pass_token(node text, seen bigint);
 
 -- dropped: sql/functions/explain_claim.sql
 drop function outbox.explain_claim(node text, shards int[], batch int, max_bytes bigint, "only" text);
+
+-- dropped: sql/functions/enqueue_json.sql
+drop function outbox.enqueue_json(namespace text, task_queue text, dispatch_key text, payload jsonb, headers jsonb, delay interval);
+
+-- dropped: sql/functions/enqueue_batch.sql
+drop function outbox.enqueue_texts(namespaces text[], task_queues text[], dispatch_keys text[], payloads text[], content_types text[], headers jsonb[], delays interval[]);
+drop function outbox.enqueue_batch(namespaces text[], task_queues text[], dispatch_keys text[], payloads bytea[], content_types text[], headers jsonb[], delays interval[]);
+
+-- dropped: sql/functions/enqueue.sql
+drop function outbox.enqueue(namespace text, task_queue text, dispatch_key text, payload text, content_type text, headers jsonb, delay interval);
+drop function outbox.enqueue(namespace text, task_queue text, dispatch_key text, payload bytea, content_type text, headers jsonb, delay interval);
+
+-- dropped: sql/functions/looks_like_hex.sql
+drop function outbox.looks_like_hex(payload text);
 
 -- dropped: sql/functions/count_expired.sql
 drop function outbox.count_expired(max int);
@@ -1094,6 +1108,25 @@ end $$;
 comment on function outbox.enqueue_batch is 'Writes many messages in this transaction; the id of each, or null for a duplicate';
 revoke all on function outbox.enqueue_batch from public;
 -- <<< sql/functions/enqueue_batch.sql
+
+-- >>> sql/functions/enqueue_json.sql
+-- requires: enqueue.sql
+create or replace function outbox.enqueue_json(
+  namespace text, task_queue text, dispatch_key text, payload jsonb,
+  headers jsonb default '{}', delay interval default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- enqueue() for a payload at hand as jsonb: in psql, in a trigger. jsonb rewrites what
+-- it is given (spaces, order of keys, duplicates), so signed bodies go through enqueue().
+begin
+  return outbox.enqueue(enqueue_json.namespace, enqueue_json.task_queue, enqueue_json.dispatch_key,
+    convert_to(enqueue_json.payload::text, 'UTF8'), 'application/json', enqueue_json.headers, enqueue_json.delay);
+end $$;
+comment on function outbox.enqueue_json is 'enqueue() with a jsonb payload';
+revoke all on function outbox.enqueue_json from public;
+-- <<< sql/functions/enqueue_json.sql
 
 -- >>> sql/functions/explain_claim.sql
 -- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql hold_reason.sql paused_routes.sql count_due.sql lock_holders.sql

@@ -10,7 +10,7 @@ begin
            a.grantee, a.privilege_type as privilege, a.is_grantable as grantable
     from pg_catalog.pg_proc as p
     left join lateral pg_catalog.aclexplode(p.proacl) as a on a.grantee not in (0, p.proowner)
-    where p.pronamespace = 'outbox'::pg_catalog.regnamespace and p.proname in ('claim_fair', 'claim_pick', 'explain_claim', 'heartbeat', null)
+    where p.pronamespace = 'outbox'::pg_catalog.regnamespace and p.proname in ('claim_fair', 'claim_pick', 'enqueue', 'explain_claim', 'heartbeat', null)
     union all
     select 'view', c.relname, '', x.col, a.grantee, a.privilege_type, a.is_grantable
     from pg_catalog.pg_class as c
@@ -995,8 +995,20 @@ comment on function outbox.count_expired is 'How many claimed messages have an e
 revoke all on function outbox.count_expired from public;
 -- <<< sql/functions/count_expired.sql
 
+-- >>> sql/functions/looks_like_hex.sql
+create or replace function outbox.looks_like_hex(payload text)
+returns boolean
+language sql immutable parallel safe
+-- Whether a text is what bytea prints: a backslash, an x, and pairs of hex digits.
+begin atomic
+  select left(looks_like_hex.payload, 2) = chr(92) || 'x' and substr(looks_like_hex.payload, 3) ~ '^([0-9a-fA-F]{2})*$';
+end;
+comment on function outbox.looks_like_hex is 'Whether a text is what bytea prints in its hex form';
+revoke all on function outbox.looks_like_hex from public;
+-- <<< sql/functions/looks_like_hex.sql
+
 -- >>> sql/functions/enqueue.sql
--- requires: bad_argument.sql check_key.sql shard_of.sql span.sql
+-- requires: looks_like_hex.sql bad_argument.sql check_key.sql shard_of.sql span.sql
 create or replace function outbox.enqueue(
   namespace text, task_queue text, dispatch_key text, payload bytea,
   content_type text default 'application/json', headers jsonb default '{}', delay interval default null)
@@ -1066,18 +1078,42 @@ begin
     if found then
       if v_owner <> enqueue.namespace then
         raise exception 'outbox.enqueue: dispatch_key % belongs to another namespace', quote_literal(enqueue.dispatch_key)
-          using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: put the namespace into the key.';
+          using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: begin each with the namespace, as in acme/order/17, and take none as it is from a tenant.';
       end if;
       return null;
     end if;
   end loop;
 end $$;
-comment on function outbox.enqueue is 'Writes a message in this transaction; its id, or null for a duplicate';
-revoke all on function outbox.enqueue from public;
+comment on function outbox.enqueue(text, text, text, bytea, text, jsonb, interval) is
+  'Writes a message in this transaction; its id, or null for a duplicate';
+revoke all on function outbox.enqueue(text, text, text, bytea, text, jsonb, interval) from public;
+
+create or replace function outbox.enqueue(
+  namespace text, task_queue text, dispatch_key text, payload text,
+  content_type text default 'application/json', headers jsonb default '{}', delay interval default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- enqueue() for a payload at hand as text, which becomes its bytes in UTF-8, as they are. A
+-- literal in quotes and a parameter without a type come here: read as bytea, their
+-- backslashes would be escapes. What looks like bytea in its hex form is refused, since bytes were
+-- meant, more likely: those want ::bytea.
+begin
+  if outbox.looks_like_hex(enqueue.payload) then
+    perform outbox.bad_argument('enqueue', 'payload', 'is text that looks like bytes in hex',
+      'For the bytes, write ::bytea behind it; for this very text, give convert_to(payload, ''UTF8'').');
+  end if;
+  return outbox.enqueue(enqueue.namespace, enqueue.task_queue, enqueue.dispatch_key, convert_to(enqueue.payload, 'UTF8'),
+                        enqueue.content_type, enqueue.headers, enqueue.delay);
+end $$;
+comment on function outbox.enqueue(text, text, text, text, text, jsonb, interval) is
+  'enqueue() with a text payload: its bytes in UTF-8';
+revoke all on function outbox.enqueue(text, text, text, text, text, jsonb, interval) from public;
 -- <<< sql/functions/enqueue.sql
 
 -- >>> sql/functions/enqueue_batch.sql
--- requires: bad_argument.sql shard_of.sql span.sql
+-- requires: looks_like_hex.sql bad_argument.sql shard_of.sql span.sql
 create or replace function outbox.enqueue_batch(
   namespaces text[], task_queues text[], dispatch_keys text[], payloads bytea[],
   content_types text[] default null, headers jsonb[] default null, delays interval[] default null)
@@ -1198,7 +1234,7 @@ begin
         raise exception 'outbox.enqueue_batch: dispatch_keys at positions % belong to another namespace',
             array_to_string(v_bad.foreigners[1:20], ', ')
             || case when cardinality(v_bad.foreigners) > 20 then ', ...' else '' end
-          using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: put the namespace into the key.';
+          using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: begin each with the namespace, as in acme/order/17, and take none as it is from a tenant.';
       elsif v_bad.pruned then
         raise exception using errcode = 'OB099', message = 'a key was pruned meanwhile';
       end if;
@@ -1216,6 +1252,34 @@ begin
 end $$;
 comment on function outbox.enqueue_batch is 'Writes many messages in this transaction; the id of each, or null for a duplicate';
 revoke all on function outbox.enqueue_batch from public;
+
+create or replace function outbox.enqueue_texts(
+  namespaces text[], task_queues text[], dispatch_keys text[], payloads text[],
+  content_types text[] default null, headers jsonb[] default null, delays interval[] default null)
+returns table (ord int, id bigint)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- enqueue_batch() for payloads at hand as text, as enqueue() takes one. It has a name of its own:
+-- as an overload, no call with untyped arrays could be told from one with bytes.
+declare
+  v_hex int := (select u.ord from unnest(enqueue_texts.payloads) with ordinality as u(payload, ord)
+                where outbox.looks_like_hex(u.payload) limit 1);
+begin
+  if v_hex is not null then
+    perform outbox.bad_argument('enqueue_texts', format('payloads[%s]', v_hex), 'is text that looks like bytes in hex',
+      'Give bytes to enqueue_batch(), as bytea[].');
+  end if;
+  return query
+  select b.ord, b.id
+  from outbox.enqueue_batch(enqueue_texts.namespaces, enqueue_texts.task_queues, enqueue_texts.dispatch_keys,
+         case when enqueue_texts.payloads is not null
+              then array(select convert_to(u.payload, 'UTF8') from unnest(enqueue_texts.payloads) with ordinality as u(payload, ord)
+                         order by u.ord) end,
+         enqueue_texts.content_types, enqueue_texts.headers, enqueue_texts.delays) as b;
+end $$;
+comment on function outbox.enqueue_texts is 'enqueue_batch() with text payloads: their bytes in UTF-8';
+revoke all on function outbox.enqueue_texts from public;
 -- <<< sql/functions/enqueue_batch.sql
 
 -- >>> sql/functions/explain_claim.sql
@@ -2102,7 +2166,9 @@ as $$
 -- can hand rights out.
 begin
   execute format('grant usage on schema outbox to %I', grant_producer.role);
-  execute format('grant execute on function outbox.enqueue, outbox.enqueue_json, outbox.enqueue_batch to %I', grant_producer.role);
+  execute format('grant execute on function outbox.enqueue(text, text, text, bytea, text, jsonb, interval), '
+    'outbox.enqueue(text, text, text, text, text, jsonb, interval), outbox.enqueue_json, outbox.enqueue_batch, '
+    'outbox.enqueue_texts to %I', grant_producer.role);
 end $$;
 comment on function outbox.grant_producer is 'Lets a role enqueue';
 revoke all on function outbox.grant_producer from public;
@@ -2197,11 +2263,18 @@ end $rights$;
 
 -- <<< snapshot
 
--- Whoever may claim needs what a node calls from now on.
+-- Whoever may claim needs what a node calls from now on; whoever may enqueue a batch of bytes may
+-- enqueue one of texts.
 do $$
 declare
   v_role regrole;
 begin
+  for v_role in
+    select a.grantee from pg_catalog.pg_proc as p cross join lateral pg_catalog.aclexplode(p.proacl) as a
+    where p.pronamespace = 'outbox'::pg_catalog.regnamespace and p.proname = 'enqueue_batch' and a.grantee not in (0, p.proowner)
+  loop
+    execute pg_catalog.format('grant execute on function outbox.enqueue_texts to %s', v_role);
+  end loop;
   for v_role in
     select a.grantee from pg_catalog.pg_proc as p cross join lateral pg_catalog.aclexplode(p.proacl) as a
     where p.pronamespace = 'outbox'::pg_catalog.regnamespace and p.proname = 'claim_fair' and a.grantee not in (0, p.proowner)
