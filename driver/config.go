@@ -40,7 +40,7 @@ type Config struct {
 
 	RescueEvery    time.Duration // default 5 s, but no more than a quarter of the lease
 	HeartbeatEvery time.Duration // default 2 s, but no more than a quarter of the setting node_lapse
-	PruneEvery     time.Duration // default 1 min; negative: never
+	PruneEvery     time.Duration // default 1 min, and sooner while there is more; negative: never
 
 	Logger *slog.Logger // default: slog.Default()
 }

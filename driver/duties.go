@@ -53,13 +53,7 @@ func (l *loop) attend(ctx context.Context) {
 	})
 	l.report()
 	l.due(ctx, &l.duties.heartbeat, l.config.HeartbeatEvery, l.beat)
-	l.due(ctx, &l.duties.prune, l.config.PruneEvery, func(ctx context.Context) error {
-		n, err := Prune(ctx, l.db, chunk)
-		if n == chunk { // there is more
-			l.duties.prune = l.clock() + int64(l.config.Tick)
-		}
-		return err
-	})
+	l.due(ctx, &l.duties.prune, l.config.PruneEvery, l.prune)
 }
 
 // chunk is how many rows one call of a duty works on at most.

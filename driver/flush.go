@@ -287,6 +287,8 @@ func (l *loop) end(ctx context.Context) error {
 	}
 	if l.live {
 		l.failed(ctx, Leave(ctx, l.db, l.config.Node, l.process))
+	} else if cause == nil && l.ending == nil {
+		l.pruneWhatItSettled(ctx)
 	}
 	l.report()
 	l.say("ended", "done", l.stats.done.Load(), "retried", l.stats.retried.Load(), "failed", l.stats.failed.Load(),

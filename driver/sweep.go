@@ -136,6 +136,8 @@ type loop struct {
 	awayAt   int64 // it could not be reached: no call at all before this
 	backoff  time.Duration
 	duties   duties
+	pruned   int64            // messages deleted so far
+	more     bool             // the last prune left some that can go
 	refusals map[*int64]int64 // when the log was told last that the database refuses a duty
 	draining bool
 	drainAt  int64 // clock time when draining ends

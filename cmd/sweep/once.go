@@ -20,7 +20,7 @@ type onceCmd struct {
 func (onceCmd) Help() string {
 	return `Delivers what is due and ends: for cron. Two that overlap do no harm: while one claims, the other's claim is empty, and it ends. So it does where a thousand namespaces in a row (max_visits) are paused or at their ceiling; the next one goes on behind them.
 
-It also takes back what a dead node had claimed, once its lease has run out, and deletes some of what was settled longer ago than the setting retention.
+It also takes back what a dead node had claimed, once its lease has run out, and deletes what was settled longer ago than the setting retention: at least as many messages as it settles.
 
 Examples:
 
