@@ -60,6 +60,15 @@ func TestSlowServers(t *testing.T) {
 			}
 		}
 	}
+	floodOf := func(text string) func(net.Conn) {
+		return func(c net.Conn) {
+			for {
+				if _, err := io.WriteString(c, strings.Repeat(text, 1000)); err != nil {
+					return
+				}
+			}
+		}
+	}
 	for _, c := range []struct {
 		name, head string
 		then       func(net.Conn)
@@ -70,6 +79,11 @@ func TestSlowServers(t *testing.T) {
 		{"endless header, slow", "HTTP/1.1 200 OK\r\nX: ", drip, sinktest.Retry, "timed out after 400ms without a full answer"},
 		{"endless header, fast", "HTTP/1.1 200 OK\r\nX: ", flood, sinktest.Retry, "headers exceeded"},
 		{"endless interim answers", "HTTP/1.1 102 Processing\r\n\r\n", stall, sinktest.Retry, "timed out after 400ms without a full answer"},
+		{"interim answers, fast", "HTTP/1.1 ", floodOf("103 Early Hints\r\n\r\nHTTP/1.1 "), sinktest.Retry, ""},
+		{"interim answers, dripping", "HTTP/1.1 103 Early Hints\r\nX: ", drip, sinktest.Retry, "timed out after 400ms"},
+		{"done, endless trailers", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", floodOf("X: y\r\n"), sinktest.Done, ""},
+		{"done, a trailer drips", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ", drip, sinktest.Done, ""},
+		{"gone, endless trailers", "HTTP/1.1 410 Gone\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nwhy\r\n0\r\n", floodOf("X: y\r\n"), sinktest.Failed, "answered 410 Gone: why"},
 		{"done, body stalls", "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nx", stall, sinktest.Done, ""},
 		{"done, body drips", "HTTP/1.1 200 OK\r\n\r\n", drip, sinktest.Done, ""},
 		{"done, endless body", "HTTP/1.1 200 OK\r\n\r\n", flood, sinktest.Done, ""},
