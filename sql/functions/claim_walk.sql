@@ -42,7 +42,9 @@ as $$
 declare
   v_any_pause boolean := exists (select from outbox.pause);
   v_all_pause boolean := exists (select from outbox.pause as p where p.namespace is null and p.task_queue is null);
-  v_deadline  timestamptz := claim_walk.now + interval '2 s';
+  -- Half of what the statement may take is left to the rest of the claim.
+  v_deadline  timestamptz := least(claim_walk.now + interval '2 s',
+                                   statement_timestamp() + nullif(current_setting('statement_timeout')::interval, '0') / 2);
   v_size      int;
   v_count     int;       -- of this stride: namespaces,
   v_names     text[];    --   and their facts
@@ -54,7 +56,7 @@ declare
   v_ceilings  int[];
   v_soles     boolean[];
   v_search    int[];     -- those whose routes must be looked at,
-  v_stricts   int[];     -- those that are strict
+  v_stricts   boolean[]; -- whether each is strict
   v_of        int[];     -- their due routes
   v_queues    text[];
   v_row       record;
@@ -72,7 +74,7 @@ begin
                     (claim_walk.config).max_visits - cardinality(namespaces));
     select count(*), array_agg(x.namespace), array_agg(x.wrapped), array_agg(x.verdict), array_agg(x.quota),
            array_agg(x.on_held), array_agg(x.on_all), array_agg(x.ceiling), array_agg(x.sole),
-           array_agg(x.n) filter (where x.verdict is null), array_agg(x.n) filter (where x.is_strict),
+           array_agg(x.n) filter (where x.verdict is null), array_agg(x.is_strict),
            array_agg(x.n) filter (where x.verdict = 'eligible'), array_agg(x.task_queue) filter (where x.verdict = 'eligible')
     into v_count, v_names, v_wraps, v_verdicts, v_quotas, v_claimed, v_all, v_ceilings, v_soles, v_search, v_stricts,
          v_of, v_queues
@@ -158,7 +160,7 @@ begin
               or cardinality(namespaces) + i = (claim_walk.config).max_visits;
       exit when more or i = v_count;
       i := i + 1;
-      if i = any (v_stricts) then
+      if v_stricts[i] then
         if v_verdicts[i] = 'eligible' and claim_walk.for_claim then
           -- Whoever holds this row is the only one to claim from the namespace, until it
           -- commits. Only a statement that starts after that sees all that is claimed.
