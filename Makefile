@@ -10,7 +10,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 
 # Not cached: a test's result hangs on the PostgreSQL that it finds as well.
-GOTEST := go test -count=1 -p 2 -timeout 15m $(RACE)
+GOTEST := go test -count=1 -p 2 -timeout 30m $(RACE)
 
 # The majors that `make matrix` runs.
 MAJORS ?= 15 17 18
@@ -21,6 +21,7 @@ help: ## List the targets
 
 .PHONY: demo
 demo: postgres ## Watch a bursty tenant and twenty quiet ones share an outbox; KEEP=1 leaves the database up
+	@echo "compiling the demo ..."
 	@go run ./integration/demo $(if $(KEEP),-keep)
 
 .PHONY: build
@@ -33,6 +34,7 @@ image: ## Build the container image of sweep; IMAGE=NAME:TAG, BASE=debian:13 to 
 
 .PHONY: test
 test: postgres pgbouncer ## Run all tests, those against a real PostgreSQL included
+	@echo "compiling and running the tests: each package reports when it ends, ./integration after ten minutes or more"
 	$(GOTEST) ./...
 
 .PHONY: matrix
@@ -87,8 +89,8 @@ snapshot: ## Copy what changed in sql/functions into a new migration: NAME=short
 schema: postgres ## Rewrite the dump of the schema that the tests compare with
 	go test -count=1 ./integration -run '^TestSchemaGolden$$' -update
 
-# Where neither a server nor its binaries are there, apt-get may bring them. The
-# tests themselves look for a Docker engine next, or say what to install.
+# Where neither a server nor its binaries are there, apt-get may bring them. What
+# will be used, or what to install, is said before anything is compiled.
 .PHONY: postgres
 postgres:
 	@if [ -z "$$FAIRCLAIM_TEST_DSN$$FAIRCLAIM_PG$$PGBIN" ] && \
@@ -98,6 +100,7 @@ postgres:
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends postgresql >/dev/null 2>&1 || \
 		echo "apt-get did not succeed"; \
 	fi
+	@integration/postgres
 
 # The tests behind a pooler are skipped where there is none.
 .PHONY: pgbouncer

@@ -104,7 +104,7 @@ func interWaits(t *testing.T, db *pgtest.DB, conn *pgx.Conn, do func() error) (d
 		select {
 		case err := <-result:
 			return err
-		case <-time.After(20 * time.Second):
+		case <-time.After(patience):
 			return errors.New("it still waits")
 		}
 	}
@@ -115,7 +115,7 @@ func interUntil(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); <-tick.C {
+	for deadline := time.Now().Add(patience); !holds(); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain: %s", what)
 		}

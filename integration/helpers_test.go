@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -91,10 +92,14 @@ func commit(t testing.TB, tx pgx.Tx) {
 	}
 }
 
+// patience is how long a test waits for what must come before it says that it never
+// will. Only a test that fails waits so long, so a busy machine costs nothing.
+const patience = 2 * time.Minute
+
 // await polls until the query, which gives one boolean, says true.
 func await(t testing.TB, q querier, sql string, args ...any) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -111,7 +116,7 @@ func await(t testing.TB, q querier, sql string, args ...any) {
 // nobody gives back.
 func impatient(t testing.TB, conn *pgx.Conn) *pgx.Conn {
 	t.Helper()
-	run(t, conn, "set lock_timeout = '10 s'")
+	run(t, conn, fmt.Sprintf("set lock_timeout = %d", patience.Milliseconds()))
 	return conn
 }
 

@@ -86,7 +86,7 @@ func (n *sweepNode) drained(t testing.TB) driver.Stats {
 // eventually polls until ok says true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
+	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
