@@ -298,7 +298,7 @@ func TestCLIConnectErrors(t *testing.T) {
 		}
 	}
 	missing := filepath.Join(t.TempDir(), "ca.pem")
-	sweepFails(t, "postgres://me@127.0.0.1/d?sslmode=verify-ca&sslrootcert="+missing, 2, []string{"status"}, missing, "no such file")
+	sweepFails(t, "postgres://me@127.0.0.1/d?sslmode=verify-ca&sslrootcert="+missing, 2, []string{"status"}, "sslrootcert", "no such file")
 }
 
 // A result that cannot be written is a failure.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -22,6 +23,7 @@ type app struct {
 	command        string       // "migrate up"
 	databaseURL    string       // may hold a password: never printed
 	jsonLog        bool
+	args           []string // of the command line: connection strings among them are not printed
 }
 
 // setUp takes over what the command line says; command is as kong gives it, with the
@@ -58,6 +60,23 @@ func (l libraryLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
+// hide takes what looks like a connection string out of an error: one that was given as
+// an argument, or for another flag's value, would be repeated as wrong.
+func (a *app) hide(text string) string {
+	for _, arg := range append([]string{a.databaseURL}, a.args...) {
+		_, value, _ := strings.Cut(arg, "=")
+		for _, s := range []string{arg, value} {
+			if lower := strings.ToLower(s); !strings.Contains(lower, "password") && !(strings.Contains(lower, "://") && strings.Contains(lower, "@")) {
+				continue
+			}
+			for _, form := range []string{s, strings.Trim(strconv.Quote(s), `"`), visible(s), strings.TrimSpace(s)} {
+				text = strings.ReplaceAll(text, form, "[hidden]")
+			}
+		}
+	}
+	return text
+}
+
 // hintError is an error with what to do about it.
 type hintError struct {
 	err  error
@@ -88,6 +107,7 @@ func (a *app) fail(err error) int {
 	if errors.As(err, &pg) && strings.HasPrefix(pg.Code, "OB") { // raised for a person to read
 		text = strings.Replace(text, pg.Error(), pg.Message, 1)
 	}
+	text = a.hide(text)
 	switch {
 	case errors.As(err, &wrong):
 		code, hint = exitUsage, wrong.hint

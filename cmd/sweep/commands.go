@@ -49,7 +49,7 @@ const (
 // are those of the process: PG* are read deep inside of pgx.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	var line commands
-	app := &app{stdin: stdin, stdout: stdout, stderr: stderr}
+	app := &app{args: args, stdin: stdin, stdout: stdout, stderr: stderr}
 	parser, err := kong.New(&line,
 		kong.Name("sweep"),
 		kong.Description(description),

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -16,13 +14,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fairclaim/fairclaim/internal/connstring"
 )
 
 const (
 	connectTimeout = 10 * time.Second // where the connection string names none
 	cancelGrace    = 5 * time.Second  // for the server to answer a cancel request
 	pingTimeout    = 3 * time.Second  // of a pooled connection that was idle: one that does not answer is replaced
-	userTimeout    = 30 * time.Second // of what was sent and not acknowledged: a connection that is lost fails then
 	closeTimeout   = 3 * time.Second  // for a pool; a connection that is lost would take longer
 )
 
@@ -77,9 +76,23 @@ func (a *app) openPool(ctx context.Context, node string, size int32) (*pgxpool.P
 }
 
 func (a *app) poolConfig(node string) (*pgxpool.Config, error) {
-	config, err := pgxpool.ParseConfig(a.databaseURL)
+	text, err := connstring.Clean(a.databaseURL)
 	if err != nil {
-		return nil, a.dsnError(err)
+		return nil, dsnError(err)
+	}
+	config, err := pgxpool.ParseConfig(text)
+	if err != nil {
+		return nil, dsnError(connstring.Explain(text, err))
+	}
+	if err := connstring.Apply(config.ConnConfig); err != nil {
+		return nil, dsnError(err)
+	}
+	// Passwords and certificates are rotated while a node runs: their files are read again.
+	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		if fresh, err := connstring.Config(text); err == nil { // else what was there may still do
+			c.Password, c.TLSConfig, c.Fallbacks = fresh.Password, fresh.TLSConfig, fresh.Fallbacks
+		}
+		return nil
 	}
 	// No prepared statement outlives a call, so that poolers in transaction mode are no
 	// obstacle. What a role has set must not change what is read or written: see pins, and
@@ -99,7 +112,6 @@ func (a *app) poolConfig(node string) (*pgxpool.Config, error) {
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = connectTimeout
 	}
-	config.ConnConfig.DialFunc = (&net.Dialer{Control: setUserTimeout}).DialContext
 	return config, nil
 }
 
@@ -116,20 +128,13 @@ func closePool(pool *pgxpool.Pool) {
 	}
 }
 
-// dsnError repeats nothing of a connection string that cannot be read: a password
-// may stand anywhere in it.
-func (a *app) dsnError(err error) error {
-	const setting = "--database-url, SWEEP_DATABASE_URL, DATABASE_URL and the PG variables say where the database is."
-	var path *fs.PathError
-	if errors.As(err, &path) && !strings.ContainsAny(path.Path, "=:@") { // a path, and no more by a lost quote
-		return &usageError{err: fmt.Errorf("read the connection settings: %w", path), hint: setting}
+// dsnError is an error of the command line.
+func dsnError(err error) error {
+	var refused *connstring.Error
+	if errors.As(err, &refused) {
+		return &usageError{err: err, hint: refused.Hint + " --database-url, SWEEP_DATABASE_URL, DATABASE_URL and the PG variables say where the database is."}
 	}
-	text, hint := "neither a postgres:// URL nor keyword=value pairs, or with a value that is not allowed", setting
-	if _, err := url.Parse(a.databaseURL); err != nil && strings.Contains(a.databaseURL, "://") {
-		text = "not a valid URL"
-		hint = "In a URL, percent-encode what is special in user and password: @ is %40, / is %2F, % is %25."
-	}
-	return &usageError{err: fmt.Errorf("the connection settings are %s (they are not repeated here, a password may stand in them)", text), hint: hint}
+	return &usageError{err: err}
 }
 
 // connectError says in one line where a connection was tried, as whom, and what came
@@ -139,6 +144,7 @@ func connectError(ctx context.Context, config *pgx.ConnConfig, err error) error 
 		return fmt.Errorf("connect: %w", context.Cause(ctx))
 	}
 	cause, hint := connectCause(err)
+	cause = connstring.Hide(cause, config.RuntimeParams)
 	if errors.Is(err, context.DeadlineExceeded) {
 		cause = fmt.Sprintf("no answer in %v", config.ConnectTimeout)
 	}
@@ -173,6 +179,8 @@ func connectCause(err error) (cause, hint string) {
 			hint = "Check the user, the password (PGPASSWORD or ~/.pgpass keep it off the command line) and pg_hba.conf."
 		case "3D000":
 			hint = "Create the database first, or name another one."
+		case "42704", "22023", "08P01":
+			hint = "Is a parameter in the connection settings misspelt, or one that a pooler does not take?"
 		case "53300":
 			hint = "Raise max_connections, or put a pooler in front."
 		case "57P03":

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fairclaim/fairclaim/internal/connstring"
 	"github.com/fairclaim/fairclaim/sql/migrations"
 )
 
@@ -247,7 +247,7 @@ func (a *app) migrated(ctx context.Context, r migrations.Result, asJSON bool, er
 func (a *app) migrateError(ctx context.Context, err error) error {
 	var refused *pgconn.ConnectError
 	if errors.As(err, &refused) {
-		if config, parseErr := pgx.ParseConfig(a.databaseURL); parseErr == nil {
+		if config, parseErr := connstring.Config(a.databaseURL); parseErr == nil {
 			return connectError(ctx, config, err)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -17,6 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/fairclaim/fairclaim/internal/connstring"
 )
 
 const (
@@ -49,9 +50,9 @@ type session struct {
 }
 
 func connect(ctx context.Context, dsn string) (*session, error) {
-	cfg, err := pgx.ParseConfig(dsn)
+	cfg, err := connstring.Config(dsn)
 	if err != nil {
-		return nil, dsnError(err)
+		return nil, err
 	}
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = "fairclaim migrate"
@@ -77,17 +78,6 @@ func connect(ctx context.Context, dsn string) (*session, error) {
 		tail: tail,
 		stop: func() { stopWatching(); cancel() },
 	}, nil
-}
-
-// dsnError leaves out the text of a connection string that cannot be read: a
-// password may stand anywhere in it.
-func dsnError(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) && !strings.ContainsAny(path.Path, "=:@") { // a path, and no more by a lost quote
-		return fmt.Errorf("read the connection string: %w", path)
-	}
-	return errors.New("read the connection string: neither a postgres:// URL nor keyword=value pairs, " +
-		"or with a value that is not allowed (its text is not repeated here, a password may stand in it)")
 }
 
 func (s *session) close() {

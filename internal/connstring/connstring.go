@@ -1,0 +1,171 @@
+// Package connstring reads connection strings as people paste them, for everything here
+// that connects by one.
+//
+// A password may stand anywhere in a string that is not what it looks like: with an @ or a
+// slash that is not percent-encoded, a part of it becomes the host or the database; behind
+// a lost quote or a space it becomes the name of a parameter, which the server repeats in
+// its error. So what could be read in two ways is refused before anything connects, and
+// nothing of a string is ever in an error: not a name either, unless it is on a list below.
+package connstring
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"strings"
+	"unicode"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Error is why a connection string is refused. Neither text repeats any of it.
+type Error struct {
+	Problem string // "the connection settings ..."
+	Hint    string // what to do
+}
+
+func (e *Error) Error() string { return e.Problem }
+
+func refuse(problem, hint string) error {
+	return &Error{"the connection settings " + problem + " (they are not repeated here, a password may stand in them)", hint}
+}
+
+const (
+	encode = "In a URL, percent-encode what is special in user and password: @ is %40, / is %2F, # is %23, ? is %3F, % is %25."
+	forms  = "Give a postgres:// URL, or keyword=value pairs with spaces between them; a value with spaces stands in single quotes."
+)
+
+// Config reads a connection string and what it leaves out from the PG variables, the
+// service and the password file, which are looked at with each call.
+func Config(raw string) (*pgx.ConnConfig, error) {
+	text, err := Clean(raw)
+	if err != nil {
+		return nil, err
+	}
+	config, err := pgx.ParseConfig(text)
+	if err != nil {
+		return nil, Explain(text, err)
+	}
+	return config, Apply(config)
+}
+
+// Clean takes off the white space and the quotes around a connection string, and refuses
+// one that could be read in two ways.
+func Clean(raw string) (string, error) {
+	text := strings.TrimFunc(raw, isSpace)
+	if n := len(text); n >= 2 && strings.ContainsRune("\"'`", rune(text[0])) && text[0] == text[n-1] {
+		text = strings.TrimFunc(text[1:n-1], isSpace)
+	}
+	if strings.ContainsRune(text, 0) {
+		return "", refuse("hold a NUL byte", forms)
+	}
+	if text != "" && (strings.ContainsRune("\"`'", rune(text[0])) || strings.ContainsRune("\"`", rune(text[len(text)-1]))) {
+		return "", refuse("begin or end with a quote that has no other", forms)
+	}
+	before, rest, isURL := strings.Cut(text, "://")
+	if isURL && !strings.Contains(before, "=") {
+		return cleanURL(before, rest)
+	}
+	return text, checkPairs(text)
+}
+
+// isSpace is what may stand around a string that was copied: byte order marks too.
+func isSpace(r rune) bool {
+	return unicode.IsSpace(r) || unicode.IsControl(r) && r != 0 || r == '\uFEFF' || r == '\u200B'
+}
+
+func cleanURL(scheme, rest string) (string, error) {
+	switch s := strings.ToLower(scheme); {
+	case s == "postgres" || s == "postgresql":
+	case strings.HasPrefix(s, "jdbc:"), strings.HasPrefix(s, "postgresql+"), strings.HasPrefix(s, "postgres+"):
+		return "", refuse("are a URL for another program", "Begin it with postgres://, and give user and password before the host.")
+	default:
+		return "", refuse("are a URL, but none of PostgreSQL's", "Begin it with postgres://.")
+	}
+	if strings.ContainsFunc(rest, isSpace) {
+		return "", refuse("are a URL with white space or a line end in it", encode)
+	}
+	end := strings.IndexAny(rest, "/?#")
+	if strings.Count(rest, "@") > 1 || strings.Contains(rest, "#") || end >= 0 && strings.Contains(rest[end:], "@") {
+		return "", refuse("are not a valid URL: an @ or # stands where none belongs", encode)
+	}
+	if strings.Contains(rest, ";") {
+		return "", refuse("are a URL with a semicolon in it", "Parameters of a URL begin with ? and have & between them; in a password, ; is %3B.")
+	}
+	return strings.ToLower(scheme) + "://" + rest, nil
+}
+
+// checkPairs refuses keyword=value pairs of which a part may be a password that was not
+// quoted: a name twice, or one that is none.
+func checkPairs(text string) error {
+	seen := map[string]bool{}
+	for rest := text; rest != ""; {
+		name, after, ok := strings.Cut(rest, "=")
+		if name = strings.TrimFunc(name, isSpace); !ok || !isName(name) {
+			if strings.Contains(text, ";") {
+				return refuse("are neither a postgres:// URL nor keyword=value pairs", "Between pairs stand spaces, no semicolons: host=db user=app password='...'.")
+			}
+			return refuse("are neither a postgres:// URL nor keyword=value pairs", forms)
+		}
+		if seen[name] {
+			return refuse("name one keyword twice", "A value with spaces or quotes stands in single quotes; in it, \\' is a quote and \\\\ a backslash.")
+		}
+		seen[name] = true
+		value, next, closed := cutValue(strings.TrimLeftFunc(after, isSpace))
+		switch {
+		case !closed:
+			return refuse("have a quote that does not end", forms)
+		case strings.Contains(value, "://"), strings.Contains(value, ";") && strings.Contains(value, "="):
+			return refuse("have a URL, or more pairs, for the value of a keyword", "Give the URL alone, without a name before it; between pairs stand spaces.")
+		}
+		rest = next
+	}
+	return nil
+}
+
+// cutValue cuts off a value as libpq reads it, backslashes left as they are.
+func cutValue(text string) (value, rest string, closed bool) {
+	quoted := strings.HasPrefix(text, "'")
+	start := 0
+	if quoted {
+		start = 1
+	}
+	for i := start; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '\\':
+			i++
+		case quoted && c == '\'':
+			return text[start:i], strings.TrimLeftFunc(text[i+1:], isSpace), true
+		case !quoted && strings.IndexByte(" \t\n\r\v\f", c) >= 0:
+			return text[:i], strings.TrimLeftFunc(text[i:], isSpace), true
+		}
+	}
+	return text[start:], "", !quoted
+}
+
+// isName reports whether a name can be that of a keyword or of a setting of the server.
+func isName(s string) bool {
+	for i := 0; i < len(s); i++ {
+		c := s[i] | 0x20
+		if !('a' <= c && c <= 'z' || s[i] == '_' || i > 0 && ('0' <= s[i] && s[i] <= '9' || s[i] == '.')) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// Explain makes an error without any of the text of one that pgx found in a connection
+// string.
+func Explain(text string, err error) error {
+	var path *fs.PathError
+	switch _, notURL := url.Parse(text); {
+	case errors.As(err, &path):
+		return refuse(fmt.Sprintf("name a file that cannot be read: %v", path.Err),
+			"sslrootcert, sslcert, sslkey, servicefile, and the PG variables like them, name files.")
+	case notURL != nil && strings.Contains(text, "://"):
+		return refuse("are not a valid URL", encode)
+	}
+	return refuse("are neither a postgres:// URL nor keyword=value pairs, or with a value that is not allowed",
+		"sslmode is disable, allow, prefer, require, verify-ca or verify-full; connect_timeout is a number of seconds; target_session_attrs is any, read-write, read-only, primary, standby or prefer-standby.")
+}
