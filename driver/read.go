@@ -135,7 +135,7 @@ func (l *loop) handOn() {
 		for len(q.stash) > 0 && q.accepts(q.stash[0].Namespace) {
 			it, usage := q.stash[0], l.budget.Usage()
 			if usage > 0 && usage+it.bytes > l.control.Params().HighBytes {
-				return
+				break
 			}
 			q.stash = q.stash[1:]
 			l.stashed--
