@@ -120,7 +120,7 @@ begin
     v_token := nextval('outbox.claim_token') + floor(random() * 4194304)::bigint; -- see the sequence's migration
     if v_token <= (select max(w.edge) from outbox.walk as w) then
       -- The sequence was set back: below an edge, what is claimed would not be counted.
-      perform setval('outbox.claim_token', (select max(w.edge) from outbox.walk as w));
+      perform setval('outbox.claim_token', (select max(w.edge) from outbox.walk as w) + 1000 * 4194304::bigint); -- see pass_token
       v_token := nextval('outbox.claim_token') + floor(random() * 4194304)::bigint;
     end if;
     if v_edges = v_held then

@@ -23,7 +23,9 @@ begin
   if pass_token.seen - v_drawn < 4194304 then
     return false;
   end if;
-  perform setval('outbox.claim_token', pass_token.seen);
+  -- With room for a thousand claims: those that draw meanwhile do not take the lock, and must
+  -- not have come past the new value.
+  perform setval('outbox.claim_token', pass_token.seen + 1000 * 4194304::bigint);
   insert into outbox.went_back (at, node, seen, drawn) values (clock_timestamp(), pass_token.node, pass_token.seen, v_drawn);
   return true;
 end $$;

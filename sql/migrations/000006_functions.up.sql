@@ -1042,7 +1042,7 @@ begin
     v_token := nextval('outbox.claim_token') + floor(random() * 4194304)::bigint; -- see the sequence's migration
     if v_token <= (select max(w.edge) from outbox.walk as w) then
       -- The sequence was set back: below an edge, what is claimed would not be counted.
-      perform setval('outbox.claim_token', (select max(w.edge) from outbox.walk as w));
+      perform setval('outbox.claim_token', (select max(w.edge) from outbox.walk as w) + 1000 * 4194304::bigint); -- see pass_token
       v_token := nextval('outbox.claim_token') + floor(random() * 4194304)::bigint;
     end if;
     if v_edges = v_held then
@@ -1747,7 +1747,9 @@ begin
   if pass_token.seen - v_drawn < 4194304 then
     return false;
   end if;
-  perform setval('outbox.claim_token', pass_token.seen);
+  -- With room for a thousand claims: those that draw meanwhile do not take the lock, and must
+  -- not have come past the new value.
+  perform setval('outbox.claim_token', pass_token.seen + 1000 * 4194304::bigint);
   insert into outbox.went_back (at, node, seen, drawn) values (clock_timestamp(), pass_token.node, pass_token.seen, v_drawn);
   return true;
 end $$;
