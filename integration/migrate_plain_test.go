@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairclaim/fairclaim/integration/pgtest"
 	"github.com/fairclaim/fairclaim/sql/migrations"
+	"github.com/fairclaim/fairclaim/sql/migrations/snapshot/functions"
 )
 
 // plainURL is what golang-migrate's command line takes for this schema.
@@ -155,6 +156,14 @@ func checkLedgerLines(t *testing.T, m migrations.Migration, up, down string) {
 		t.Errorf("%s: the last line of the up file must be: %s", m, last)
 	}
 	first := "delete from outbox.migration where version = " + strconv.FormatUint(uint64(m.Version), 10) + ";"
+	if m.Version > 2 {
+		for name, text := range map[string]*string{"up": &up, "down": &down} {
+			var pinned bool
+			if *text, pinned = strings.CutPrefix(*text, functions.Pin); !pinned {
+				t.Errorf("%s: the first line of the %s file must be: %s", m, name, functions.Pin)
+			}
+		}
+	}
 	for line := range strings.Lines(down) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "--") {
 			if line != first {

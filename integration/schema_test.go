@@ -50,22 +50,33 @@ func TestSchemaDrift(t *testing.T) {
 
 	conn := emptyDatabase(t).Connect(t)
 	execScript(t, conn, "create schema outbox; create table outbox.schema_migrations (version bigint not null primary key, dirty boolean not null)")
-	section := regexp.MustCompile(`(?s)-- >>> snapshot\n.*-- <<< snapshot\n`)
-	for _, name := range migrationFiles(t, "*.up.sql") {
-		text, err := os.ReadFile(filepath.Join(migrationsDir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		execScript(t, conn, section.ReplaceAllString(string(text), ""))
-	}
 	files, err := functions.Read(os.DirFS(functionsDir))
 	if err != nil {
 		t.Fatal(err)
 	}
+	var install strings.Builder
 	for _, f := range files {
-		if _, err := conn.PgConn().Exec(t.Context(), f.Text).ReadAll(); err != nil {
-			t.Fatalf("%s: %v", f.Name, err)
+		install.WriteString(f.Text)
+	}
+	section := regexp.MustCompile(`(?s)-- >>> snapshot\n.*-- <<< snapshot\n`)
+	var scripts []string
+	last := 0 // the last one with a section, whose hand-written end may use the functions
+	for i, name := range migrationFiles(t, "*.up.sql") {
+		text, err := os.ReadFile(filepath.Join(migrationsDir, name))
+		if err != nil {
+			t.Fatal(err)
 		}
+		scripts = append(scripts, string(text))
+		if section.MatchString(scripts[i]) {
+			last = i
+		}
+	}
+	for i, script := range scripts {
+		texts := ""
+		if i == last {
+			texts = install.String()
+		}
+		execScript(t, conn, section.ReplaceAllLiteralString(script, texts))
 	}
 	if diff := lineDiff(migrated, describeSchema(t, conn, true)); diff != "" {
 		t.Errorf("migrating (-) and installing sql/functions (+) differ: run make snapshot\n%s", diff)

@@ -1,4 +1,4 @@
--- requires: bad_argument.sql audit_messages.sql audit_claims.sql audit_indexes.sql audit_schema.sql
+-- requires: bad_argument.sql audit_messages.sql audit_claims.sql audit_indexes.sql audit_schema.sql audit_bindings.sql
 create or replace function outbox.check(newest bigint default null, max int default 100)
 returns table (guarantee text, subject text, detail text, hint text)
 language plpgsql stable security definer
@@ -6,7 +6,8 @@ set search_path = pg_catalog, pg_temp
 set jit = off
 as $$
 -- An audit: every guarantee that SQL can check, a row for each violation, none when all
--- is well. Of each kind at most max rows come one by one, the rest as a number.
+-- is well. Of each kind at most max rows come one by one, the rest as a number. A row whose
+-- guarantee is 'advice' is no violation: everything holds, and could be safer.
 --
 -- Stable on purpose: all of it sees one snapshot, that of the calling statement, so it
 -- finds nothing that traffic has half done. It writes nothing, takes no lock, and runs
@@ -23,6 +24,8 @@ begin
   return query
   with found as (
     select f.* from outbox.audit_schema() as f
+    union all
+    select f.* from outbox.audit_bindings() as f
     union all
     select f.* from outbox.audit_indexes("check".newest is null) as f
     union all

@@ -5,7 +5,7 @@ language sql immutable parallel safe
 -- once, at enqueue, and stored, so that a restore on another platform moves nothing.
 -- The "C" collation keeps the hash apart from the database's own.
 begin atomic
-  select ((hashtextextended(shard_of.dispatch_key collate "C", 0) & 9223372036854775807) % shard_of.shard_count)::int;
+  select ((hashtextextended(shard_of.dispatch_key collate "C", 0::bigint) & 9223372036854775807) % shard_of.shard_count::bigint)::int;
 end;
 comment on function outbox.shard_of is 'The shard that a dispatch key hashes to';
 revoke all on function outbox.shard_of from public;

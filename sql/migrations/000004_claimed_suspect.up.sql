@@ -1,3 +1,5 @@
+set local search_path = pg_catalog, pg_temp;
+
 alter table outbox.claimed
   add column suspect smallint not null default 0,
   add column begun   smallint not null default 0;

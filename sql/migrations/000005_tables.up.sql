@@ -1,3 +1,5 @@
+set local search_path = pg_catalog, pg_temp;
+
 -- Tables and settings that the functions of the next migration use.
 
 -- Prune looks for the routes of nodes that are gone. Claims write these rows in place: they

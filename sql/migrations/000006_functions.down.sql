@@ -1,3 +1,4 @@
+set local search_path = pg_catalog, pg_temp;
 delete from outbox.migration where version = 6;
 
 -- >>> snapshot
@@ -12,7 +13,7 @@ begin
            a.grantee, a.privilege_type as privilege, a.is_grantable as grantable
     from pg_catalog.pg_proc as p
     left join lateral pg_catalog.aclexplode(p.proacl) as a on a.grantee not in (0, p.proowner)
-    where p.pronamespace = 'outbox'::pg_catalog.regnamespace and p.proname in ('claim_fair', 'claim_pick', 'enqueue', 'enqueue_batch', 'enqueue_json', 'explain_claim', 'heartbeat', 'why', null)
+    where p.pronamespace = 'outbox'::pg_catalog.regnamespace and p.proname in ('check', 'claim_fair', 'claim_pick', 'enqueue', 'enqueue_batch', 'enqueue_json', 'explain_claim', 'heartbeat', 'why', null)
     union all
     select 'view', c.relname, '', x.col, a.grantee, a.privilege_type, a.is_grantable
     from pg_catalog.pg_class as c
@@ -70,8 +71,14 @@ drop function outbox.claim_fair(node text, shards int[], batch int, max_bytes bi
 -- dropped: sql/functions/claim_pick.sql
 drop function outbox.claim_pick(node text, namespaces text[], rounds bigint[], headrooms int[], soles boolean[], active int, routes text[], route_of int[], width int, held int[], next_held int[], batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config, out ids bigint[], out tids tid[], out shards int[], out attempts int[], out suspects int[], out passes int[], out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[]);
 
+-- dropped: sql/functions/check.sql
+drop function outbox.check(newest bigint, max int);
+
 -- dropped: sql/functions/begin_delivery.sql
 drop function outbox.begin_delivery(ids bigint[], tokens bigint[], together int);
+
+-- dropped: sql/functions/audit_bindings.sql
+drop function outbox.audit_bindings();
 
 -- >>> sql/functions/audit_claims.sql
 create or replace function outbox.audit_claims()
@@ -168,6 +175,20 @@ end $$;
 comment on function outbox.audit_claims is 'The part of check() about what is claimed';
 revoke all on function outbox.audit_claims from public;
 -- <<< sql/functions/audit_claims.sql
+
+-- >>> sql/functions/shard_of.sql
+create or replace function outbox.shard_of(dispatch_key text, shard_count int)
+returns int
+language sql immutable parallel safe
+-- The shard of a dispatch key: 0 to shard_count - 1, evenly spread. It is computed
+-- once, at enqueue, and stored, so that a restore on another platform moves nothing.
+-- The "C" collation keeps the hash apart from the database's own.
+begin atomic
+  select ((hashtextextended(shard_of.dispatch_key collate "C", 0) & 9223372036854775807) % shard_of.shard_count)::int;
+end;
+comment on function outbox.shard_of is 'The shard that a dispatch key hashes to';
+revoke all on function outbox.shard_of from public;
+-- <<< sql/functions/shard_of.sql
 
 -- >>> sql/functions/audit_schema.sql
 create or replace function outbox.audit_schema()
@@ -394,6 +415,56 @@ end $$;
 comment on function outbox.cancel_namespace is 'Cancels a namespace''s pending and claimed messages; how many';
 revoke all on function outbox.cancel_namespace from public;
 -- <<< sql/functions/cancel_namespace.sql
+
+-- >>> sql/functions/check.sql
+-- requires: bad_argument.sql audit_messages.sql audit_claims.sql audit_indexes.sql audit_schema.sql
+create or replace function outbox.check(newest bigint default null, max int default 100)
+returns table (guarantee text, subject text, detail text, hint text)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+-- An audit: every guarantee that SQL can check, a row for each violation, none when all
+-- is well. Of each kind at most max rows come one by one, the rest as a number.
+--
+-- Stable on purpose: all of it sees one snapshot, that of the calling statement, so it
+-- finds nothing that traffic has half done. It writes nothing, takes no lock, and runs
+-- on a standby. It reads every table and index from end to end, payloads aside, and holds
+-- vacuum back meanwhile: where that is too much, newest leaves out all but the messages
+-- with the last so many ids, and the indexes of large tables.
+begin
+  if "check".newest < 1 then
+    perform outbox.bad_argument('check', 'newest', format('is %s', "check".newest),
+      'Give how many of the newest messages to check, or null for all.');
+  elsif coalesce("check".max, 0) < 1 then
+    perform outbox.bad_argument('check', 'max', 'is null or below 1', 'Give the most rows of each kind.');
+  end if;
+  return query
+  with found as (
+    select f.* from outbox.audit_schema() as f
+    union all
+    select f.* from outbox.audit_indexes("check".newest is null) as f
+    union all
+    select f.* from outbox.audit_messages(coalesce(
+      (select max(m.id) from outbox.message as m) - "check".newest + 1, -9223372036854775808)) as f
+    union all
+    select f.* from outbox.audit_claims() as f
+  ), ranked as (
+    select f.*, row_number() over w as n, count(*) over (partition by f.guarantee, f.hint) as total
+    from found as f
+    window w as (partition by f.guarantee, f.hint order by length(f.subject), f.subject collate "C")
+  )
+  select r.guarantee,
+         case when r.n <= "check".max then r.subject else '...' end,
+         case when r.n <= "check".max then r.detail else format('%s more like this', r.total - "check".max) end,
+         r.hint
+  from ranked as r
+  where r.n <= "check".max + 1::bigint
+  order by length(r.guarantee), r.guarantee collate "C", r.hint, r.n;
+end $$;
+comment on function outbox.check is 'An audit: one row for each violation of a guarantee, none when all is well';
+revoke all on function outbox.check from public;
+-- <<< sql/functions/check.sql
 
 -- >>> sql/functions/claim_walk.sql
 -- requires: walk_namespaces.sql due_routes.sql node_ceiling.sql
@@ -871,6 +942,19 @@ end $$;
 comment on function outbox.claim_pick is 'Which rows a claim takes from eligible namespaces, in order';
 revoke all on function outbox.claim_pick from public;
 -- <<< sql/functions/claim_pick.sql
+
+-- >>> sql/functions/node_lock.sql
+create or replace function outbox.node_lock(node text)
+returns int
+language sql immutable parallel safe
+-- The second key of a node's advisory lock: negative, so that it is no shard's. Two
+-- names that collide cost one of them an empty claim now and then, nothing else.
+begin atomic
+  select (-1 - (hashtextextended(node_lock.node collate "C", 0) & 2147483647))::int;
+end;
+comment on function outbox.node_lock is 'The key of a node''s advisory lock';
+revoke all on function outbox.node_lock from public;
+-- <<< sql/functions/node_lock.sql
 
 -- >>> sql/functions/claim_fair.sql
 -- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql lock_class.sql node_lock.sql span.sql

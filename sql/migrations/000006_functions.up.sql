@@ -1,3 +1,24 @@
+set local search_path = pg_catalog, pg_temp;
+
+-- What was installed without that line may be bound to somebody else's objects: see the end.
+do $$
+declare
+  v_found text;
+begin
+  for v_found in
+    select distinct format('%s %s is bound to %s %s', i.type, i.identity, f.type, f.identity)
+    from pg_depend as d
+    cross join lateral pg_identify_object(d.classid, d.objid, d.objsubid) as i
+    cross join lateral pg_identify_object(d.refclassid, d.refobjid, d.refobjsubid) as f
+    where (d.classid = 'pg_proc'::regclass and d.objid in (select p.oid from pg_proc as p where p.pronamespace = 'outbox'::regnamespace)
+           or d.classid = 'pg_rewrite'::regclass
+              and d.objid in (select r.oid from pg_rewrite as r join pg_class as c on c.oid = r.ev_class where c.relnamespace = 'outbox'::regnamespace))
+      and f.schema not in ('pg_catalog', 'outbox')
+  loop
+    raise warning '%: it is made anew; what it called may have run with the owner''s rights', v_found;
+  end loop;
+end $$;
+
 -- >>> snapshot
 
 -- Rights on what is dropped or gets an overload below, as they are now.
@@ -35,6 +56,56 @@ drop function outbox.claim_fair(node text, shards int[], batch int, max_bytes bi
 
 -- dropped: sql/functions/claim_pick.sql
 drop function outbox.claim_pick(node text, namespaces text[], rounds bigint[], headrooms int[], soles boolean[], active int, routes text[], route_of int[], width int, held int[], next_held int[], batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config, out ids bigint[], out tids tid[], out shards int[], out attempts int[], out passes int[], out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[]);
+
+-- >>> sql/functions/audit_bindings.sql
+create or replace function outbox.audit_bindings()
+returns table (guarantee text, subject text, detail text, hint text)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+-- The part of check() about whose code runs with the owner's rights: what the objects of the
+-- outbox were bound to when they were made, and who the owner is. A begin atomic body, a view, a
+-- constraint or a default keeps what its names meant to whoever installed it.
+declare
+  v_outbox oid := 'outbox'::regnamespace;
+  v_owner  oid := (select n.nspowner from pg_namespace as n where n.oid = v_outbox);
+begin
+  return query
+  with ours as (
+    select 'pg_class'::regclass as classid, c.oid from pg_class as c where c.relnamespace = v_outbox
+    union all
+    select 'pg_proc'::regclass, p.oid from pg_proc as p where p.pronamespace = v_outbox
+    union all
+    select 'pg_constraint'::regclass, c.oid from pg_constraint as c where c.connamespace = v_outbox
+    union all
+    select 'pg_type'::regclass, t.oid from pg_type as t where t.typnamespace = v_outbox
+    union all
+    select 'pg_rewrite'::regclass, r.oid from pg_rewrite as r join pg_class as c on c.oid = r.ev_class where c.relnamespace = v_outbox
+    union all
+    select 'pg_attrdef'::regclass, d.oid from pg_attrdef as d join pg_class as c on c.oid = d.adrelid where c.relnamespace = v_outbox
+    union all
+    select 'pg_policy'::regclass, p.oid from pg_policy as p join pg_class as c on c.oid = p.polrelid where c.relnamespace = v_outbox
+    union all
+    select 'pg_trigger'::regclass, t.oid from pg_trigger as t join pg_class as c on c.oid = t.tgrelid
+    where c.relnamespace = v_outbox and not t.tgisinternal
+  )
+  select distinct 'rights', format('%s %s', i.type, i.identity), format('depends on %s %s', f.type, f.identity),
+         'It is not of PostgreSQL or the outbox, and may run with the owner''s rights. Look whose it is; make it anew under search_path = pg_catalog, as the migration has it.'
+  from ours as o
+  join pg_depend as d on d.classid = o.classid and d.objid = o.oid
+  cross join lateral pg_identify_object(d.refclassid, d.refobjid, d.refobjsubid) as f
+  cross join lateral pg_identify_object(d.classid, d.objid, d.objsubid) as i
+  where f.schema not in ('pg_catalog', 'outbox');
+
+  return query
+  select 'advice', 'schema outbox', format('belongs to %s, a superuser', r.oid::regrole),
+         'Its functions run with all rights there are. Let a role without them own the schema and what is in it.'
+  from pg_roles as r where r.oid = v_owner and r.rolsuper;
+end $$;
+comment on function outbox.audit_bindings is 'The part of check() about whose code runs with the owner''s rights';
+revoke all on function outbox.audit_bindings from public;
+-- <<< sql/functions/audit_bindings.sql
 
 -- >>> sql/functions/audit_claims.sql
 create or replace function outbox.audit_claims()
@@ -138,6 +209,20 @@ end $$;
 comment on function outbox.audit_claims is 'The part of check() about what is claimed';
 revoke all on function outbox.audit_claims from public;
 -- <<< sql/functions/audit_claims.sql
+
+-- >>> sql/functions/shard_of.sql
+create or replace function outbox.shard_of(dispatch_key text, shard_count int)
+returns int
+language sql immutable parallel safe
+-- The shard of a dispatch key: 0 to shard_count - 1, evenly spread. It is computed
+-- once, at enqueue, and stored, so that a restore on another platform moves nothing.
+-- The "C" collation keeps the hash apart from the database's own.
+begin atomic
+  select ((hashtextextended(shard_of.dispatch_key collate "C", 0::bigint) & 9223372036854775807) % shard_of.shard_count::bigint)::int;
+end;
+comment on function outbox.shard_of is 'The shard that a dispatch key hashes to';
+revoke all on function outbox.shard_of from public;
+-- <<< sql/functions/shard_of.sql
 
 -- >>> sql/functions/audit_schema.sql
 create or replace function outbox.audit_schema()
@@ -437,6 +522,222 @@ end $$;
 comment on function outbox.cancel_namespace is 'Cancels a namespace''s pending and claimed messages; how many';
 revoke all on function outbox.cancel_namespace from public;
 -- <<< sql/functions/cancel_namespace.sql
+
+-- >>> sql/functions/check.sql
+-- requires: bad_argument.sql audit_messages.sql audit_claims.sql audit_indexes.sql audit_schema.sql audit_bindings.sql
+create or replace function outbox.check(newest bigint default null, max int default 100)
+returns table (guarantee text, subject text, detail text, hint text)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+-- An audit: every guarantee that SQL can check, a row for each violation, none when all
+-- is well. Of each kind at most max rows come one by one, the rest as a number. A row whose
+-- guarantee is 'advice' is no violation: everything holds, and could be safer.
+--
+-- Stable on purpose: all of it sees one snapshot, that of the calling statement, so it
+-- finds nothing that traffic has half done. It writes nothing, takes no lock, and runs
+-- on a standby. It reads every table and index from end to end, payloads aside, and holds
+-- vacuum back meanwhile: where that is too much, newest leaves out all but the messages
+-- with the last so many ids, and the indexes of large tables.
+begin
+  if "check".newest < 1 then
+    perform outbox.bad_argument('check', 'newest', format('is %s', "check".newest),
+      'Give how many of the newest messages to check, or null for all.');
+  elsif coalesce("check".max, 0) < 1 then
+    perform outbox.bad_argument('check', 'max', 'is null or below 1', 'Give the most rows of each kind.');
+  end if;
+  return query
+  with found as (
+    select f.* from outbox.audit_schema() as f
+    union all
+    select f.* from outbox.audit_bindings() as f
+    union all
+    select f.* from outbox.audit_indexes("check".newest is null) as f
+    union all
+    select f.* from outbox.audit_messages(coalesce(
+      (select max(m.id) from outbox.message as m) - "check".newest + 1, -9223372036854775808)) as f
+    union all
+    select f.* from outbox.audit_claims() as f
+  ), ranked as (
+    select f.*, row_number() over w as n, count(*) over (partition by f.guarantee, f.hint) as total
+    from found as f
+    window w as (partition by f.guarantee, f.hint order by length(f.subject), f.subject collate "C")
+  )
+  select r.guarantee,
+         case when r.n <= "check".max then r.subject else '...' end,
+         case when r.n <= "check".max then r.detail else format('%s more like this', r.total - "check".max) end,
+         r.hint
+  from ranked as r
+  where r.n <= "check".max + 1::bigint
+  order by length(r.guarantee), r.guarantee collate "C", r.hint, r.n;
+end $$;
+comment on function outbox.check is 'An audit: one row for each violation of a guarantee, none when all is well';
+revoke all on function outbox.check from public;
+-- <<< sql/functions/check.sql
+
+-- >>> sql/functions/walk_namespaces.sql
+create or replace function outbox.walk_namespaces(after text, wrapped boolean, until text, size int)
+returns table (n int, namespace text, wrapped boolean, task_queue text, shard int, head timestamptz, sole boolean)
+language sql stable
+-- Up to size namespaces that have pending messages, in the order of their names, from
+-- behind "after" on and, unless already wrapped, once around to "until"; with the head
+-- of the first lane of each. A loose index scan: a step goes to the next route, and
+-- from a second route of the same namespace to the next namespace. So a namespace costs
+-- one descent of pending_lane if it has a sole route, and two otherwise, however many
+-- messages it has. (No set clause: it would forbid inlining.)
+begin atomic
+  with recursive walk(n, nth, namespace, wrapped, task_queue, shard, head) as (
+    select 0, 0, walk_namespaces.after collate "C", walk_namespaces.wrapped, null::text collate "C", null::int,
+           null::timestamptz
+    union all
+    select w.n + x.is_next::int, case when x.is_next then 1 else 2 end, x.namespace, x.wrapped, x.task_queue, x.shard, x.head
+    from walk as w
+    cross join lateral (
+      (select p.namespace, w.wrapped, p.task_queue, p.shard, p.visible_after as head,
+              w.n = 0 or p.namespace <> w.namespace as is_next
+       from outbox.pending as p
+       where (p.namespace, p.task_queue) -- or behind any that a name can have
+             > (w.namespace, case when w.nth = 1 then w.task_queue else repeat(chr(1114111), 129) end)
+       order by p.namespace, p.task_queue, p.shard, p.visible_after limit 1)
+      union all
+      (select p.namespace, true, p.task_queue, p.shard, p.visible_after, true
+       from outbox.pending as p
+       where not w.wrapped
+       order by p.namespace, p.task_queue, p.shard, p.visible_after limit 1)
+      limit 1
+    ) as x
+    where w.n <= walk_namespaces.size and not (x.wrapped and x.namespace > walk_namespaces.until)
+  )
+  select w.n, w.namespace, w.wrapped, w.task_queue, w.shard, w.head, w.sole
+  from (select w.*, lead(w.nth, 1, 1) over (order by w.n, w.nth) = 1 as sole from walk as w) as w
+  where w.nth = 1 and w.n <= walk_namespaces.size;
+end;
+comment on function outbox.walk_namespaces is 'Namespaces with pending messages, by loose index scan';
+revoke all on function outbox.walk_namespaces from public;
+-- <<< sql/functions/walk_namespaces.sql
+
+-- >>> sql/functions/walk_routes.sql
+create or replace function outbox.walk_routes(namespace text, after text)
+returns table (n int, task_queue text, shard int, head timestamptz)
+language sql stable
+-- The task queues of a namespace that have pending messages, from behind "after" on
+-- and once around ('' for all, by name). One descent of pending_lane each; the row it
+-- lands on is the head of the route's first lane. Lazy.
+begin atomic
+  with recursive walk(n, task_queue, wrapped, shard, head) as (
+    select 0, walk_routes.after collate "C", walk_routes.after = '', null::int, null::timestamptz
+    union all
+    select w.n + 1, x.task_queue, x.wrapped, x.shard, x.head
+    from walk as w
+    cross join lateral (
+      (select p.task_queue, w.wrapped, p.shard, p.visible_after as head
+       from outbox.pending as p
+       where p.namespace = walk_routes.namespace and p.task_queue > w.task_queue
+       order by p.task_queue, p.shard, p.visible_after limit 1)
+      union all
+      (select p.task_queue, true, p.shard, p.visible_after
+       from outbox.pending as p
+       where not w.wrapped and p.namespace = walk_routes.namespace
+       order by p.task_queue, p.shard, p.visible_after limit 1)
+      limit 1
+    ) as x
+    where walk_routes.after = '' or not (x.wrapped and x.task_queue > walk_routes.after)
+  )
+  select w.n, w.task_queue, w.shard, w.head from walk as w where w.n > 0;
+end;
+comment on function outbox.walk_routes is 'Routes of a namespace with pending messages, by loose index scan';
+revoke all on function outbox.walk_routes from public;
+-- <<< sql/functions/walk_routes.sql
+
+-- >>> sql/functions/walk_lanes.sql
+create or replace function outbox.walk_lanes(namespace text, task_queue text, start int, next_held int[])
+returns table (n int, shard int, head timestamptz)
+language sql stable
+-- The lanes of a route on held shards that have messages, from shard "start" on and
+-- once around, each with the time at which its oldest message is due. One descent of
+-- pending_lane each, and one for a run of shards that are not held: next_held[s + 1]
+-- is the first held shard from s on (see next_held). Lazy.
+begin atomic
+  with recursive walk(n, shard, head, wrapped) as (
+    select 0, walk_lanes.start - 1, null::timestamptz, false
+    union all
+    select w.n + 1, x.shard, x.head, x.wrapped
+    from walk as w
+    cross join lateral (
+      (select p.shard, p.visible_after as head, w.wrapped from outbox.pending as p
+       where p.namespace = walk_lanes.namespace and p.task_queue = walk_lanes.task_queue
+         and p.shard >= walk_lanes.next_held[w.shard + 2]
+       order by p.shard, p.visible_after limit 1)
+      union all
+      (select p.shard, p.visible_after, true from outbox.pending as p
+       where not w.wrapped and walk_lanes.start > walk_lanes.next_held[1]
+         and p.namespace = walk_lanes.namespace and p.task_queue = walk_lanes.task_queue
+         and p.shard >= walk_lanes.next_held[1]
+       order by p.shard, p.visible_after limit 1)
+      limit 1
+    ) as x
+    where not (x.wrapped and x.shard >= walk_lanes.start)
+  )
+  select w.n, w.shard, w.head from walk as w
+  where w.n > 0 and walk_lanes.next_held[w.shard + 1] = w.shard;
+end;
+comment on function outbox.walk_lanes is 'Lanes of a route with pending messages on held shards, by loose index scan';
+revoke all on function outbox.walk_lanes from public;
+-- <<< sql/functions/walk_lanes.sql
+
+-- >>> sql/functions/due_routes.sql
+-- requires: walk_routes.sql walk_lanes.sql
+create or replace function outbox.due_routes(namespace text, node text, next_held int[], now timestamptz, max_routes int)
+returns table (n int, task_queue text, due boolean)
+language sql stable
+-- The routes of a namespace that have due messages on held shards and are not paused,
+-- out of the first max_routes from behind the one that the node served last (or any node, if
+-- this one never did). The last of max_routes is here even if it is not due: so far has
+-- the claim looked. Lazy: the caller's LIMIT says how many it needs.
+begin atomic
+  select r.n, r.task_queue, y.due
+  from (select coalesce(
+          (select t.task_queue from outbox.route as t
+           where t.namespace = due_routes.namespace and t.node = due_routes.node),
+          (select t.task_queue from outbox.route as t
+           where t.namespace = due_routes.namespace order by t.served_at desc limit 1), '') as after
+        offset 0) as s -- apart, for the next call to be inlined
+  cross join lateral (
+    select x.* from outbox.walk_routes(due_routes.namespace, s.after) as x
+    limit due_routes.max_routes
+  ) as r
+  cross join lateral (
+    select not exists (select from outbox.pause as p
+                       where p.namespace = due_routes.namespace and p.task_queue = r.task_queue)
+       and not exists (select from outbox.pause as p
+                       where p.namespace is null and p.task_queue = r.task_queue)
+       and (due_routes.next_held[r.shard + 1] = r.shard and r.head <= due_routes.now
+            or exists (select from outbox.walk_lanes(due_routes.namespace, r.task_queue, 0, due_routes.next_held) as l
+                       where l.head <= due_routes.now)) as due
+    offset 0 -- evaluate it once
+  ) as y
+  where y.due or r.n = due_routes.max_routes;
+end;
+comment on function outbox.due_routes is 'Routes of a namespace that a claim may serve, in turn';
+revoke all on function outbox.due_routes from public;
+-- <<< sql/functions/due_routes.sql
+
+-- >>> sql/functions/node_ceiling.sql
+create or replace function outbox.node_ceiling(quota int, owned int, total int)
+returns int
+language sql immutable parallel safe
+-- ceil(quota * owned / total), with total at least 1 and owned held to 1..total;
+-- in bigint, so that no quota overflows. Rounding up gives each of n disjoint owners
+-- less than 1 too much: their sum is at most quota + n - 1 (INV-4).
+begin atomic
+  select ((greatest(node_ceiling.quota, 0)::bigint
+           * least(greatest(node_ceiling.owned, 1), greatest(node_ceiling.total, 1))
+           + greatest(node_ceiling.total, 1) - 1) / greatest(node_ceiling.total, 1))::int;
+end;
+comment on function outbox.node_ceiling is 'The part of a quota on the owned of all shards, rounded up';
+revoke all on function outbox.node_ceiling from public;
+-- <<< sql/functions/node_ceiling.sql
 
 -- >>> sql/functions/claim_walk.sql
 -- requires: walk_namespaces.sql due_routes.sql node_ceiling.sql
@@ -918,6 +1219,32 @@ end $$;
 comment on function outbox.claim_pick is 'Which rows a claim takes from eligible namespaces, in order';
 revoke all on function outbox.claim_pick from public;
 -- <<< sql/functions/claim_pick.sql
+
+-- >>> sql/functions/node_lock.sql
+create or replace function outbox.node_lock(node text)
+returns int
+language sql immutable parallel safe
+-- The second key of a node's advisory lock: negative, so that it is no shard's. Two
+-- names that collide cost one of them an empty claim now and then, nothing else.
+begin atomic
+  select (-1 - (hashtextextended(node_lock.node collate "C", 0::bigint) & 2147483647::bigint))::int;
+end;
+comment on function outbox.node_lock is 'The key of a node''s advisory lock';
+revoke all on function outbox.node_lock from public;
+-- <<< sql/functions/node_lock.sql
+
+-- >>> sql/functions/span.sql
+create or replace function outbox.span(duration interval)
+returns interval
+language sql immutable parallel safe
+-- A duration as plain seconds, held to 0 .. 1000 years: days and months would be longer
+-- or shorter around a clock change of the session's time zone, and a far one overflow.
+begin atomic
+  select make_interval(secs => least(greatest(extract(epoch from span.duration)::float8, 0), 31556952000));
+end;
+comment on function outbox.span is 'A duration in plain seconds, held to 0 to 1000 years';
+revoke all on function outbox.span from public;
+-- <<< sql/functions/span.sql
 
 -- >>> sql/functions/claim_fair.sql
 -- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql lock_class.sql node_lock.sql span.sql
@@ -1491,6 +1818,42 @@ comment on function outbox.enqueue_texts is 'enqueue_batch() with text payloads:
 revoke all on function outbox.enqueue_texts from public;
 -- <<< sql/functions/enqueue_batch.sql
 
+-- >>> sql/functions/time_text.sql
+create or replace function outbox.time_text(at timestamptz, now timestamptz)
+returns text
+language sql stable
+-- A time as a person reads it beside now, in the session's time zone.
+begin atomic
+  select case
+    when not isfinite(time_text.at) then 'never'
+    when time_text.at::date = time_text.now::date then to_char(time_text.at, 'HH24:MI:SS')
+    else to_char(time_text.at, 'YYYY-MM-DD HH24:MI:SS')
+  end;
+end;
+comment on function outbox.time_text is 'A time as text, short when it is today';
+revoke all on function outbox.time_text from public;
+-- <<< sql/functions/time_text.sql
+
+-- >>> sql/functions/pause_text.sql
+-- requires: time_text.sql
+create or replace function outbox.pause_text(pause outbox.pause, now timestamptz)
+returns text
+language sql stable
+-- Who paused what, since when and why: paused by ops since 12:10:00, "provider down".
+begin atomic
+  select case when (pause_text.pause).namespace is not null and (pause_text.pause).task_queue is not null
+              then format('route %s is paused', quote_literal((pause_text.pause).task_queue))
+              when (pause_text.pause).task_queue is not null
+              then format('route %s of all is paused', quote_literal((pause_text.pause).task_queue))
+              when (pause_text.pause).namespace is not null then 'paused'
+              else 'everything is paused' end
+         || format(' by %s since %s', (pause_text.pause).by, outbox.time_text((pause_text.pause).since, pause_text.now))
+         || coalesce(', "' || (pause_text.pause).note || '"', '');
+end;
+comment on function outbox.pause_text is 'A pause as text';
+revoke all on function outbox.pause_text from public;
+-- <<< sql/functions/pause_text.sql
+
 -- >>> sql/functions/explain_claim.sql
 -- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql hold_reason.sql paused_routes.sql count_due.sql lock_holders.sql
 create or replace function outbox.explain_claim(
@@ -1660,6 +2023,27 @@ comment on function outbox.extend is 'Lets claims run on; the ids that are still
 revoke all on function outbox.extend from public;
 -- <<< sql/functions/extend.sql
 
+-- >>> sql/functions/retry_delay.sql
+create or replace function outbox.retry_delay(
+  attempt int, base interval, multiplier float8, cap interval, jitter float8, rnd float8)
+returns interval
+language sql immutable parallel safe
+-- Exponential backoff with proportional jitter: base * multiplier ^ (attempt - 1), at
+-- most cap, times 1 +- jitter; rnd is uniform in [0, 1). The exponent is compared in
+-- logarithms first, so that no attempt number overflows.
+begin atomic
+  select make_interval(secs =>
+    case when (greatest(retry_delay.attempt, 1) - 1) * ln(retry_delay.multiplier)
+              >= ln(extract(epoch from retry_delay.cap)::float8 / extract(epoch from retry_delay.base)::float8)
+         then extract(epoch from retry_delay.cap)::float8
+         else extract(epoch from retry_delay.base)::float8
+              * power(retry_delay.multiplier, greatest(retry_delay.attempt, 1) - 1)
+    end * (1 + retry_delay.jitter * (2 * retry_delay.rnd - 1)));
+end;
+comment on function outbox.retry_delay is 'The backoff after a failed attempt';
+revoke all on function outbox.retry_delay from public;
+-- <<< sql/functions/retry_delay.sql
+
 -- >>> sql/functions/failed_attempts.sql
 -- requires: retry_delay.sql span.sql
 create or replace function outbox.failed_attempts(
@@ -1720,6 +2104,18 @@ end $$;
 comment on function outbox.failed_attempts is 'Ends failed attempts at locked messages: pending again, or failed';
 revoke all on function outbox.failed_attempts from public;
 -- <<< sql/functions/failed_attempts.sql
+
+-- >>> sql/functions/share_lock.sql
+create or replace function outbox.share_lock()
+returns int
+language sql immutable parallel safe
+-- The second key of the lock under which shards are given to nodes (see lock_class).
+begin atomic
+  select 1025;
+end;
+comment on function outbox.share_lock is 'The key of the lock under which shards are given to nodes';
+revoke all on function outbox.share_lock from public;
+-- <<< sql/functions/share_lock.sql
 
 -- >>> sql/functions/pass_token.sql
 -- requires: bad_argument.sql lock_class.sql
@@ -1831,6 +2227,26 @@ end $$;
 comment on function outbox.heartbeat is 'Says that a node lives, and how it is; the shards that it owns';
 revoke all on function outbox.heartbeat from public;
 -- <<< sql/functions/heartbeat.sql
+
+-- >>> sql/functions/live_shards.sql
+create or replace function outbox.live_shards(now timestamptz)
+returns table (node text, shard int)
+language sql stable
+-- The shards that live nodes own: those that they name themselves, and those that they
+-- were given.
+begin atomic
+  with live as materialized (
+    select n.node, n.shards
+    from outbox.config as g
+    join outbox.node as n on n.heartbeat_at between live_shards.now - g.node_lapse and live_shards.now + g.node_lapse
+  )
+  select l.node, s.shard from live as l cross join lateral unnest(l.shards) as s(shard)
+  union all
+  select l.node, s.shard from live as l join outbox.shard as s on s.node = l.node where l.shards is null;
+end;
+comment on function outbox.live_shards is 'The shards that live nodes own';
+revoke all on function outbox.live_shards from public;
+-- <<< sql/functions/live_shards.sql
 
 -- >>> sql/functions/node_processes.sql
 create or replace function outbox.node_processes()
@@ -2492,6 +2908,21 @@ begin
   loop
     execute pg_catalog.format('grant execute on function outbox.payloads, outbox.begin_delivery, outbox.node_processes to %s', v_role);
   end loop;
+end $$;
+
+-- What only dropping tables could bind anew is refused. Triggers and indexes were not ours: check()
+-- tells of them.
+do $$
+declare
+  v_found record;
+begin
+  select b.subject, b.detail into v_found
+  from outbox.audit_bindings() as b
+  where b.guarantee = 'rights' and b.subject not like 'trigger %' and b.subject not like 'index %' limit 1;
+  if found then
+    raise exception '%: %, which is not of PostgreSQL or the outbox', v_found.subject, v_found.detail
+      using errcode = 'OB005', hint = 'It was installed under a search_path that found that first. Migrate down, remove it, and install again.';
+  end if;
 end $$;
 
 insert into outbox.migration (version) values (6);

@@ -7,8 +7,10 @@
 // safe.
 //
 // Each file is one transaction: the server takes it as one simple query, so none
-// holds a begin or commit of its own. The last statement of an up file adds its
-// version to outbox.migration, the first of a down file takes it away. That table,
+// holds a begin or commit of its own. From version 3 on its first statement sets the
+// search_path for that transaction: begin atomic bodies, views and constraints keep what names
+// mean while they are made. The last statement of an up file adds its version to
+// outbox.migration, the first after that of a down file takes it away. That table,
 // the ledger, therefore tells which migrations stand, whatever became of the
 // process that ran them; golang-migrate's own table, outbox.schema_migrations, is
 // written in transactions of its own and may be left dirty on either side.
@@ -27,6 +29,10 @@ import (
 
 	"github.com/golang-migrate/migrate/v4/source"
 )
+
+// pin is the first statement of each transaction that [SQL] writes. Files up to version 2 do
+// not have it themselves.
+const pin = "set local search_path = pg_catalog, pg_temp;\n"
 
 //go:embed *.sql
 var files embed.FS
@@ -99,7 +105,7 @@ func SQL(w io.Writer, from, to uint) error {
 		if err != nil {
 			return fmt.Errorf("print migrations: %w", err)
 		}
-		if _, err := fmt.Fprintf(w, "\n-- %s\nbegin;\n\n%s\ncommit;\n", name, text); err != nil {
+		if _, err := fmt.Fprintf(w, "\n-- %s\nbegin;\n%s\n%s\ncommit;\n", name, pin, text); err != nil {
 			return fmt.Errorf("print migrations: %w", err)
 		}
 	}

@@ -4,7 +4,8 @@
 //	go run ./sql/migrations/snapshot -name faster_claim
 //
 // The up file holds the new text of the changed files, the down file the former
-// one. What is dropped and created again keeps the rights on it, in both directions:
+// one. Both begin with the search_path: whoever runs them, names mean PostgreSQL's own
+// objects. What is dropped and created again keeps the rights on it, in both directions:
 // see [functions.Diff]. Both keep their copies between two marked lines; what is written by hand
 // above or below those, say an "alter table", stays when the pair is amended.
 package main
@@ -198,12 +199,12 @@ func (p pair) write(d source.Direction, amend bool, sql string) error {
 	return nil
 }
 
-// frame puts the ledger's line around a section.
+// frame puts the search_path and the ledger's line around a section.
 func (p pair) frame(d source.Direction, section string) string {
 	if d == source.Up {
-		return fmt.Sprintf("%s\ninsert into outbox.migration (version) values (%d);\n", section, p.version)
+		return fmt.Sprintf(functions.Pin+"\n%s\ninsert into outbox.migration (version) values (%d);\n", section, p.version)
 	}
-	return fmt.Sprintf("delete from outbox.migration where version = %d;\n\n%s", p.version, section)
+	return fmt.Sprintf(functions.Pin+"delete from outbox.migration where version = %d;\n\n%s", p.version, section)
 }
 
 func create(path, text string) (err error) {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/fairclaim/fairclaim/sql/migrations/snapshot/functions"
 )
 
 // repository is a root with one migration by hand and the given files of
@@ -62,7 +64,8 @@ func TestSnapshot(t *testing.T) {
 	}
 	mustRun(t, root, "-name", "views")
 	mustRun(t, root, "-check")
-	wantFile(t, root, "sql/migrations/000002_views.up.sql", `-- >>> snapshot
+	wantFile(t, root, "sql/migrations/000002_views.up.sql", functions.Pin+`
+-- >>> snapshot
 
 -- >>> sql/functions/v.sql
 `+one+`-- <<< sql/functions/v.sql
@@ -71,7 +74,7 @@ func TestSnapshot(t *testing.T) {
 
 insert into outbox.migration (version) values (2);
 `)
-	wantFile(t, root, "sql/migrations/000002_views.down.sql", `delete from outbox.migration where version = 2;
+	wantFile(t, root, "sql/migrations/000002_views.down.sql", functions.Pin+`delete from outbox.migration where version = 2;
 
 -- >>> snapshot
 
@@ -86,7 +89,7 @@ drop view outbox.v;
 	}
 	put(t, root, "sql/functions/v.sql", two)
 	mustRun(t, root, "-name", "wider")
-	wantFile(t, root, "sql/migrations/000003_wider.down.sql", `delete from outbox.migration where version = 3;
+	wantFile(t, root, "sql/migrations/000003_wider.down.sql", functions.Pin+`delete from outbox.migration where version = 3;
 
 -- >>> snapshot
 
@@ -109,10 +112,12 @@ func TestAmend(t *testing.T) {
 	root := repository(t, map[string]string{"v.sql": one})
 	mustRun(t, root, "-name", "views")
 	const up = "sql/migrations/000002_views.up.sql"
-	put(t, root, up, "alter table outbox.t add a int;\n"+strings.Replace(get(t, root, up), "\ninsert", "\nupdate outbox.t set a = 1;\ninsert", 1))
+	put(t, root, up, strings.NewReplacer(functions.Pin, functions.Pin+"alter table outbox.t add a int;\n",
+		"\ninsert", "\nupdate outbox.t set a = 1;\ninsert").Replace(get(t, root, up)))
 	put(t, root, "sql/functions/v.sql", two)
 	mustRun(t, root, "-amend")
-	wantFile(t, root, up, `alter table outbox.t add a int;
+	wantFile(t, root, up, functions.Pin+`alter table outbox.t add a int;
+
 -- >>> snapshot
 
 -- >>> sql/functions/v.sql

@@ -8,6 +8,10 @@ import (
 	"strings"
 )
 
+// Pin begins a migration. Names in it then mean PostgreSQL's own objects, whatever the
+// installing role's search_path is, until its transaction ends.
+const Pin = "set local search_path = pg_catalog, pg_temp;\n"
+
 const dir = "sql/functions/"
 
 // A copy in a migration stands between two lines that name its file; the removal
@@ -45,6 +49,7 @@ func Installed(migrations fs.FS, names []string) ([]File, error) {
 // replay applies the copies and removals in one migration to files.
 func replay(text string, files map[string]File) error {
 	name, body := "", strings.Builder{}
+	loose := !strings.HasPrefix(text, Pin)
 	for line := range strings.Lines(text) {
 		mark := strings.TrimRight(line, "\r\n")
 		if m := closeMark.FindStringSubmatch(mark); m != nil {
@@ -55,6 +60,7 @@ func replay(text string, files map[string]File) error {
 			if err != nil {
 				return err
 			}
+			f.Loose = loose
 			files[name] = f
 			name = ""
 			body.Reset()
@@ -80,7 +86,8 @@ type Change struct {
 }
 
 // Diff finds the change that leads from one set of files to another, each in its
-// order. Files are replaced where the server can do that. They are dropped first where it
+// order. What a migration without Pin has bound to names is installed again, too. Files are
+// replaced where the server can do that. They are dropped first where it
 // cannot, because the arguments or the result are others, and where recreate names them;
 // and with them the files that require them. The rights on what is dropped, and on what
 // gets an overload, are read before and granted again after.
@@ -121,7 +128,7 @@ func Diff(from, to []File, recreate []string) (Change, error) {
 		fmt.Fprintln(&sql)
 	}
 	for _, f := range to {
-		if old, ok := before[f.Name]; ok && old.Text == f.Text && !drop[f.Name] {
+		if old, ok := before[f.Name]; ok && old.Text == f.Text && !drop[f.Name] && !(old.Loose && old.Bound) {
 			continue
 		}
 		c.Installed = append(c.Installed, f.Name)

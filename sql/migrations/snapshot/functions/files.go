@@ -28,10 +28,16 @@ type File struct {
 	Text     string   // as it stands in the file, with one newline at the end
 	Requires []string // names of files
 	Objects  []Object // in the order in which they are created
+
+	// Bound is whether the server looks up names in it when it is installed.
+	Bound bool
+	// Loose is whether it was last installed by a migration that does not begin with Pin.
+	Loose bool
 }
 
 var (
 	requiresLine = regexp.MustCompile(`(?m)^-- requires:(.*)$`)
+	boundEarly   = regexp.MustCompile(`(?i)\b(begin\s+atomic|create\s+(or\s+replace\s+)?view)\b`)
 	transaction  = regexp.MustCompile(`(?im)^\s*(begin|commit|rollback|start\s+transaction)\s*;`)
 )
 
@@ -51,6 +57,7 @@ func Parse(name, text string) (File, error) {
 	if transaction.MatchString(code) {
 		return f, fmt.Errorf("%s: begins or ends a transaction; a migration is one as a whole", name)
 	}
+	f.Bound = boundEarly.MatchString(code)
 	if f.Objects, err = objects(code); err != nil {
 		return f, fmt.Errorf("%s: %w", name, err)
 	}

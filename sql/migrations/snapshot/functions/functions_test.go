@@ -209,3 +209,30 @@ func TestInstalledRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestDiffBindsAgain: what a migration without the pinned search_path bound to names is
+// installed once more by the next one, and not dropped; other files are left alone.
+func TestDiffBindsAgain(t *testing.T) {
+	to := set(t, map[string]string{
+		"atomic": "create or replace function outbox.atomic() returns int language sql begin atomic select 1; end;",
+		"late":   "create or replace function outbox.late() returns int language sql as $$ select 1 $$;",
+		"sight":  "create or replace view outbox.sight as select 1 as a;",
+	})
+	first, err := Diff(nil, to, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{first.SQL: "atomic.sql sight.sql", Pin + first.SQL: ""} {
+		installed, err := Installed(fstest.MapFS{"1": {Data: []byte(text)}}, []string{"1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := Diff(installed, to, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(c.Installed, " "); got != want || len(c.Dropped) > 0 {
+			t.Errorf("installed %q, dropped %v, want %q and none", got, c.Dropped, want)
+		}
+	}
+}
