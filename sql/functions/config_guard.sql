@@ -35,6 +35,7 @@ begin
       raise exception 'shard_count is fixed at % once a message exists', old.shard_count
         using errcode = 'OB005', hint = 'Drain and prune the outbox first.';
     end if;
+    perform setval('outbox.shard_count_set', new.shard_count); -- for same_shard_count()
   end if;
   if new.default_quota < old.default_quota then
     insert into outbox.former_quota (until, quota, by) values (clock_timestamp(), old.default_quota, session_user);

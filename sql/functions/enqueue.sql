@@ -60,6 +60,7 @@ begin
     from m
     returning p.id into v_id;
     if found then
+      perform outbox.same_shard_count(v_config.shard_count);
       return v_id;
     end if;
     -- A new statement, so that it sees what the insert ran into. It may be pruned by

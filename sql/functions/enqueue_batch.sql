@@ -128,6 +128,8 @@ begin
     end;
   end loop;
 
+  perform outbox.same_shard_count(v_config.shard_count);
+
   return query
   select u.ord::int, case when u.nth = 1 then d.id end
   from (select k.ord, k.dispatch_key, row_number() over (partition by k.dispatch_key order by k.ord) as nth

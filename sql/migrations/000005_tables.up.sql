@@ -23,4 +23,8 @@ alter table outbox.went_back replica identity full; -- without a key, a publicat
 comment on column outbox.went_back.seen is 'The latest claim token that the node had seen';
 comment on column outbox.went_back.drawn is 'The last one that this database had drawn';
 
+-- The shard_count last set. A sequence is read as it is now, also under an older snapshot.
+create sequence outbox.shard_count_set minvalue 1 maxvalue 1024;
+do $$ begin perform setval('outbox.shard_count_set', (select c.shard_count from outbox.config as c)); end $$;
+
 insert into outbox.migration (version) values (5);

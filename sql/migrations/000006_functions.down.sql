@@ -33,6 +33,9 @@ drop function outbox.why(dispatch_key text);
 -- dropped: sql/functions/suspect_text.sql
 drop function outbox.suspect_text(suspect int);
 
+-- dropped: sql/functions/same_shard_count.sql
+drop function outbox.same_shard_count(used int);
+
 -- dropped: sql/functions/payloads.sql
 drop function outbox.payloads(ids bigint[], tokens bigint[]);
 

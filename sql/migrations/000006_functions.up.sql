@@ -1494,6 +1494,7 @@ begin
       raise exception 'shard_count is fixed at % once a message exists', old.shard_count
         using errcode = 'OB005', hint = 'Drain and prune the outbox first.';
     end if;
+    perform setval('outbox.shard_count_set', new.shard_count); -- for same_shard_count()
   end if;
   if new.default_quota < old.default_quota then
     insert into outbox.former_quota (until, quota, by) values (clock_timestamp(), old.default_quota, session_user);
@@ -1606,6 +1607,7 @@ begin
     from m
     returning p.id into v_id;
     if found then
+      perform outbox.same_shard_count(v_config.shard_count);
       return v_id;
     end if;
     -- A new statement, so that it sees what the insert ran into. It may be pruned by
@@ -1778,6 +1780,8 @@ begin
     exception when sqlstate 'OB099' then -- what was written is gone; nobody else raises this
     end;
   end loop;
+
+  perform outbox.same_shard_count(v_config.shard_count);
 
   return query
   select u.ord::int, case when u.nth = 1 then d.id end
@@ -2566,6 +2570,28 @@ end $$;
 comment on function outbox.rescue is 'Takes messages back whose lease has expired; what became of each';
 revoke all on function outbox.rescue from public;
 -- <<< sql/functions/rescue.sql
+
+-- >>> sql/functions/same_shard_count.sql
+create or replace function outbox.same_shard_count(used int)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- Raises 40001 where shard_count has changed since the snapshot that used it was taken: the rows
+-- just written would be on shards that their keys do not hash to, or that nobody claims from. Called
+-- after the insert, whose lock on outbox.message keeps the count as it is from then on.
+--
+-- The sequence tells the count last set, whatever the snapshot. One that was set and rolled back
+-- stays there: so where it differs, a lock on the row, which fails where that has changed, decides.
+begin
+  if current_setting('transaction_isolation') in ('repeatable read', 'serializable')
+     and pg_sequence_last_value('outbox.shard_count_set'::regclass) is distinct from same_shard_count.used then
+    perform from outbox.config as c for share;
+  end if;
+end $$;
+comment on function outbox.same_shard_count is 'Raises 40001 where shard_count is not that of the snapshot any more';
+revoke all on function outbox.same_shard_count from public;
+-- <<< sql/functions/same_shard_count.sql
 
 -- >>> sql/functions/suspect_text.sql
 create or replace function outbox.suspect_text(suspect int)
