@@ -146,3 +146,18 @@ func TestCheckAdvice(t *testing.T) {
 		t.Errorf("sweep check: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
 }
+
+// TestCheckUnicodeForms: a namespace in two Unicode forms is two names, and check says so.
+func TestCheckUnicodeForms(t *testing.T) {
+	t.Parallel()
+	conn := pg.New(t).Connect(t)
+	put(t, conn, "caf\u00e9", "q", "k1")
+	put(t, conn, "na\u00efve", "q", "k2")
+	wantSound(t, conn)
+	run(t, conn, "select outbox.set_quota($1, 0)", "cafe\u0301")
+	found, err := audit(t.Context(), conn)
+	const want = "is 2 names that look alike, in UTF-8: 63616665cc81, 636166c3a9"
+	if err != nil || len(found) != 1 || found[0].Guarantee != "advice" || found[0].Detail != want {
+		t.Errorf("check says %v (%v), want advice: %s", found, err, want)
+	}
+}

@@ -100,12 +100,13 @@ func TestEnqueueBadArguments(t *testing.T) {
 		{"content_types has 2 elements", "enqueue_batch('{n}', '{q}', '{k}', '{x}', '{a,b}')"},
 		{"headers has 0 elements", "enqueue_batch('{n}', '{q}', '{k}', '{x}', null, '{}')"},
 		{"delays has 2 elements", "enqueue_batch('{n}', '{q}', '{k}', '{x}', null, null, '{1s,1s}')"},
-		{"namespaces[2]", "enqueue_batch('{n,null}', '{q,q}', '{k,l}', '{x,x}')"},
-		{"task_queues[1]", "enqueue_batch('{n,n}', array['','q'], '{k,l}', '{x,x}')"},
-		{"dispatch_keys[2]", "enqueue_batch('{n,n}', '{q,q}', array['k','" + long + "'], '{x,x}')"},
-		{"payloads[2]", "enqueue_batch('{n,n}', '{q,q}', '{k,l}', '{x,null}')"},
-		{"content_types[1]", "enqueue_batch('{n,n}', '{q,q}', '{k,l}', '{x,x}', array['', 'a'])"},
-		{"headers[2]", "enqueue_batch('{n,n}', '{q,q}', '{k,l}', '{x,x}', null, array['{}', '7']::jsonb[])"},
+		{"namespaces[2] is null", "enqueue_batch('{n,null}', '{q,q}', '{k,l}', '{x,x}')"},
+		{"task_queues[1] has 0 bytes", "enqueue_batch('{n,n}', array['','q'], '{k,l}', '{x,x}')"},
+		{"dispatch_keys[2] is null", "enqueue_batch('{n,n}', '{q,q}', '{k,null}', '{x,x}')"},
+		{"dispatch_keys[2] has 514 bytes", "enqueue_batch('{n,n}', '{q,q}', array['k','" + long + "'], '{x,x}')"},
+		{"payloads[2] is null", "enqueue_batch('{n,n}', '{q,q}', '{k,l}', '{x,null}')"},
+		{"content_types[1] has 0 bytes", "enqueue_batch('{n,n}', '{q,q}', '{k,l}', '{x,x}', array['', 'a'])"},
+		{"headers[2] is JSON, but no object: number", "enqueue_batch('{n,n}', '{q,q}', '{k,l}', '{x,x}', null, array['{}', '7']::jsonb[])"},
 	} {
 		_, err := conn.Exec(t.Context(), "select outbox."+c.call)
 		if err == nil {

@@ -9,10 +9,17 @@ as $$
 -- that is lowered, as keep_former_quota() does. And holds spans to their bounds: the
 -- constraints compare intervals, to which a month has 30 days and a year 360, so that
 -- '-10 years 3607 days' is between them and still lasts for less than no time.
+--
+-- An insert beside the row replaces it: that is what a data-only restore does, which would
+-- otherwise bring messages on shards that the count here does not have.
 declare
-  v_bad text;
+  v_bad    text;
+  v_former outbox.config := old;
 begin
   if tg_op = 'DELETE' then
+    if pg_trigger_depth() > 1 then -- by the insert below
+      return old;
+    end if;
     raise exception 'outbox.config must keep its one row'
       using errcode = 'OB005', hint = 'Update it instead.';
   end if;
@@ -28,21 +35,27 @@ begin
     raise exception '%', v_bad
       using errcode = 'check_violation', hint = 'Write a span in days or less: a month or year has no length of its own.';
   end if;
-  if new.shard_count <> old.shard_count then
+  if tg_op = 'INSERT' then
+    select c.* into v_former from outbox.config as c;
+  end if;
+  if new.shard_count <> v_former.shard_count then
     -- Whoever is about to write the first message waits, and then reads the new count.
     lock table outbox.message in share row exclusive mode;
     if exists (select from outbox.message) then
-      raise exception 'shard_count is fixed at % once a message exists', old.shard_count
+      raise exception 'shard_count is fixed at % once a message exists', v_former.shard_count
         using errcode = 'OB005', hint = 'Drain and prune the outbox first.';
     end if;
     perform setval('outbox.shard_count_set', new.shard_count); -- for same_shard_count()
   end if;
-  if new.default_quota < old.default_quota then
-    insert into outbox.former_quota (until, quota, by) values (clock_timestamp(), old.default_quota, session_user);
+  if new.default_quota < v_former.default_quota then
+    insert into outbox.former_quota (until, quota, by) values (clock_timestamp(), v_former.default_quota, session_user);
+  end if;
+  if tg_op = 'INSERT' then
+    delete from outbox.config as c;
   end if;
   return new;
 end $$;
 comment on function outbox.config_guard is 'Trigger: fixes shard_count once a message exists, notes a default quota that is lowered';
 revoke all on function outbox.config_guard from public;
-create or replace trigger config_guard before update or delete on outbox.config
+create or replace trigger config_guard before insert or update or delete on outbox.config
   for each row execute function outbox.config_guard();

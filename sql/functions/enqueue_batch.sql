@@ -44,7 +44,7 @@ begin
 
   select x.* into v_bad
   from (
-    select u.ord, octet_length(u.payload) as bytes, octet_length(u.header::text) as header_bytes,
+    select u.*, octet_length(u.payload) as bytes, octet_length(u.header::text) as header_bytes,
            case when coalesce(octet_length(u.namespace), 0) not between 1 and 512 then 'namespaces'
                 when coalesce(octet_length(u.task_queue), 0) not between 1 and 512 then 'task_queues'
                 when coalesce(octet_length(u.dispatch_key), 0) not between 1 and 512 then 'dispatch_keys'
@@ -69,8 +69,18 @@ begin
         v_bad.ord, v_bad.header_bytes, v_config.max_header_bytes
       using errcode = 'OB004', hint = 'Put what is large into the payload, or raise outbox.config.max_header_bytes.';
   elsif found then
-    perform outbox.bad_argument('enqueue_batch', format('%s[%s]', v_bad.argument, v_bad.ord), 'is null or not usable',
-      'Names and keys have 1 to 512 bytes, content types 1 to 256; payloads are bytes; headers are JSON objects.');
+    perform outbox.bad_argument('enqueue_batch', format('%s[%s]', v_bad.argument, v_bad.ord),
+      coalesce(case v_bad.argument
+        when 'namespaces' then 'has ' || octet_length(v_bad.namespace) || ' bytes'
+        when 'task_queues' then 'has ' || octet_length(v_bad.task_queue) || ' bytes'
+        when 'dispatch_keys' then 'has ' || octet_length(v_bad.dispatch_key) || ' bytes'
+        when 'content_types' then 'has ' || octet_length(v_bad.content_type) || ' bytes'
+        when 'headers' then 'is JSON, but no object: ' || jsonb_typeof(v_bad.header) end, 'is null'),
+      case v_bad.argument
+        when 'payloads' then 'Give bytes; an empty payload is ''''::bytea.'
+        when 'headers' then 'Give an object; for none, ''{}'' or null.'
+        when 'content_types' then 'Give 1 to 256 bytes of text, or null for application/json.'
+        else 'Give 1 to 512 bytes of text.' end);
   end if;
 
   loop

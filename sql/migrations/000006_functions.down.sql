@@ -80,6 +80,9 @@ drop function outbox.check(newest bigint, max int);
 -- dropped: sql/functions/begin_delivery.sql
 drop function outbox.begin_delivery(ids bigint[], tokens bigint[], together int);
 
+-- dropped: sql/functions/audit_names.sql
+drop function outbox.audit_names();
+
 -- dropped: sql/functions/audit_bindings.sql
 drop function outbox.audit_bindings();
 

@@ -224,6 +224,31 @@ comment on function outbox.shard_of is 'The shard that a dispatch key hashes to'
 revoke all on function outbox.shard_of from public;
 -- <<< sql/functions/shard_of.sql
 
+-- >>> sql/functions/audit_names.sql
+create or replace function outbox.audit_names()
+returns table (guarantee text, subject text, detail text, hint text)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+-- The part of check() about names that are written in several Unicode forms, as a letter with
+-- an accent may be one code point or two. They are compared byte by byte, so each form is a tenant
+-- of its own: a quota or a pause for one of them holds nothing of the other.
+begin
+  return query
+  select 'advice', format('namespace %L', x.forms[1]),
+         format('is %s names that look alike, in UTF-8: %s', cardinality(x.forms),
+                (select string_agg(encode(convert_to(f.form, 'UTF8'), 'hex'), ', ') from unnest(x.forms[1:4]) as f(form))),
+         'Names are compared byte by byte: use one Unicode form, NFC, where names are made.'
+  from (select array_agg(n.namespace order by n.namespace) as forms
+        from outbox.namespaces as n where octet_length(n.namespace) > length(n.namespace)
+        group by normalize(n.namespace)) as x
+  where cardinality(x.forms) > 1;
+end $$;
+comment on function outbox.audit_names is 'The part of check() about names in several Unicode forms';
+revoke all on function outbox.audit_names from public;
+-- <<< sql/functions/audit_names.sql
+
 -- >>> sql/functions/audit_schema.sql
 create or replace function outbox.audit_schema()
 returns table (guarantee text, subject text, detail text, hint text)
@@ -524,7 +549,7 @@ revoke all on function outbox.cancel_namespace from public;
 -- <<< sql/functions/cancel_namespace.sql
 
 -- >>> sql/functions/check.sql
--- requires: bad_argument.sql audit_messages.sql audit_claims.sql audit_indexes.sql audit_schema.sql audit_bindings.sql
+-- requires: bad_argument.sql audit_messages.sql audit_claims.sql audit_indexes.sql audit_schema.sql audit_bindings.sql audit_names.sql
 create or replace function outbox.check(newest bigint default null, max int default 100)
 returns table (guarantee text, subject text, detail text, hint text)
 language plpgsql stable security definer
@@ -552,6 +577,8 @@ begin
     select f.* from outbox.audit_schema() as f
     union all
     select f.* from outbox.audit_bindings() as f
+    union all
+    select f.* from outbox.audit_names() as f
     union all
     select f.* from outbox.audit_indexes("check".newest is null) as f
     union all
@@ -1468,10 +1495,17 @@ as $$
 -- that is lowered, as keep_former_quota() does. And holds spans to their bounds: the
 -- constraints compare intervals, to which a month has 30 days and a year 360, so that
 -- '-10 years 3607 days' is between them and still lasts for less than no time.
+--
+-- An insert beside the row replaces it: that is what a data-only restore does, which would
+-- otherwise bring messages on shards that the count here does not have.
 declare
-  v_bad text;
+  v_bad    text;
+  v_former outbox.config := old;
 begin
   if tg_op = 'DELETE' then
+    if pg_trigger_depth() > 1 then -- by the insert below
+      return old;
+    end if;
     raise exception 'outbox.config must keep its one row'
       using errcode = 'OB005', hint = 'Update it instead.';
   end if;
@@ -1487,23 +1521,29 @@ begin
     raise exception '%', v_bad
       using errcode = 'check_violation', hint = 'Write a span in days or less: a month or year has no length of its own.';
   end if;
-  if new.shard_count <> old.shard_count then
+  if tg_op = 'INSERT' then
+    select c.* into v_former from outbox.config as c;
+  end if;
+  if new.shard_count <> v_former.shard_count then
     -- Whoever is about to write the first message waits, and then reads the new count.
     lock table outbox.message in share row exclusive mode;
     if exists (select from outbox.message) then
-      raise exception 'shard_count is fixed at % once a message exists', old.shard_count
+      raise exception 'shard_count is fixed at % once a message exists', v_former.shard_count
         using errcode = 'OB005', hint = 'Drain and prune the outbox first.';
     end if;
     perform setval('outbox.shard_count_set', new.shard_count); -- for same_shard_count()
   end if;
-  if new.default_quota < old.default_quota then
-    insert into outbox.former_quota (until, quota, by) values (clock_timestamp(), old.default_quota, session_user);
+  if new.default_quota < v_former.default_quota then
+    insert into outbox.former_quota (until, quota, by) values (clock_timestamp(), v_former.default_quota, session_user);
+  end if;
+  if tg_op = 'INSERT' then
+    delete from outbox.config as c;
   end if;
   return new;
 end $$;
 comment on function outbox.config_guard is 'Trigger: fixes shard_count once a message exists, notes a default quota that is lowered';
 revoke all on function outbox.config_guard from public;
-create or replace trigger config_guard before update or delete on outbox.config
+create or replace trigger config_guard before insert or update or delete on outbox.config
   for each row execute function outbox.config_guard();
 -- <<< sql/functions/config_guard.sql
 
@@ -1697,7 +1737,7 @@ begin
 
   select x.* into v_bad
   from (
-    select u.ord, octet_length(u.payload) as bytes, octet_length(u.header::text) as header_bytes,
+    select u.*, octet_length(u.payload) as bytes, octet_length(u.header::text) as header_bytes,
            case when coalesce(octet_length(u.namespace), 0) not between 1 and 512 then 'namespaces'
                 when coalesce(octet_length(u.task_queue), 0) not between 1 and 512 then 'task_queues'
                 when coalesce(octet_length(u.dispatch_key), 0) not between 1 and 512 then 'dispatch_keys'
@@ -1722,8 +1762,18 @@ begin
         v_bad.ord, v_bad.header_bytes, v_config.max_header_bytes
       using errcode = 'OB004', hint = 'Put what is large into the payload, or raise outbox.config.max_header_bytes.';
   elsif found then
-    perform outbox.bad_argument('enqueue_batch', format('%s[%s]', v_bad.argument, v_bad.ord), 'is null or not usable',
-      'Names and keys have 1 to 512 bytes, content types 1 to 256; payloads are bytes; headers are JSON objects.');
+    perform outbox.bad_argument('enqueue_batch', format('%s[%s]', v_bad.argument, v_bad.ord),
+      coalesce(case v_bad.argument
+        when 'namespaces' then 'has ' || octet_length(v_bad.namespace) || ' bytes'
+        when 'task_queues' then 'has ' || octet_length(v_bad.task_queue) || ' bytes'
+        when 'dispatch_keys' then 'has ' || octet_length(v_bad.dispatch_key) || ' bytes'
+        when 'content_types' then 'has ' || octet_length(v_bad.content_type) || ' bytes'
+        when 'headers' then 'is JSON, but no object: ' || jsonb_typeof(v_bad.header) end, 'is null'),
+      case v_bad.argument
+        when 'payloads' then 'Give bytes; an empty payload is ''''::bytea.'
+        when 'headers' then 'Give an object; for none, ''{}'' or null.'
+        when 'content_types' then 'Give 1 to 256 bytes of text, or null for application/json.'
+        else 'Give 1 to 512 bytes of text.' end);
   end if;
 
   loop
