@@ -11,7 +11,7 @@ func TestCLIRoundTrip(t *testing.T) {
 	from, to := pg.New(t), pg.New(t)
 	run(t, from.Pool, `
 		select outbox.enqueue('acme', 'mail', 'json', '{"a" : [1, 2]}', headers => '{"X-A": "b"}'),
-		       outbox.enqueue('acme', 'mail', 'bytes', '\xff00fe', 'application/octet-stream'),
+		       outbox.enqueue('acme', 'mail', 'bytes', '\xff00fe'::bytea, 'application/octet-stream'),
 		       outbox.enqueue(E'ac"me\n', 'mail', 'empty', '', 'text/plain')`)
 	lines := sweep(t, from.DSN, "once", "--sink", "stdout")
 	if n := strings.Count(lines, "\n"); n != 3 {

@@ -151,7 +151,7 @@ func TestPayloads(t *testing.T) {
 		"not UTF-8": {0xff, 0xfe, '\\', '\'', 0}, "signed": []byte(`{ "b" : 1, "a":2 , "a": 3 }`),
 	}
 	for key, payload := range want {
-		run(t, conn, "select outbox.enqueue('n', 'q', $1, $2)", key, payload)
+		run(t, conn, "select outbox.enqueue('n', 'q', $1, $2::bytea)", key, payload)
 	}
 	run(t, conn, "select outbox.enqueue_json('n', 'q', 'json null', 'null')")
 	want["json null"] = []byte("null")

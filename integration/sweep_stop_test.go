@@ -138,7 +138,7 @@ func TestAbortWithRefused(t *testing.T) {
 	}
 	n := startNode(t, newNode(t, db, newHanging(), func(c *driver.Config) {
 		c.Routes = map[string]driver.Sink{"stalled": newHanging()}
-		c.Slots, c.Queue, c.Batch = 2, 3, 10
+		c.Slots, c.Queue, c.Stash, c.Batch = 2, 3, 1, 10
 	}))
 	eventually(t, "a hand-off is refused", func() bool { return n.Stats().Pauses == 1 })
 	n.cancel(nil)

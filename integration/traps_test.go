@@ -154,7 +154,7 @@ func TestTrapsAndSweep(t *testing.T) {
 			t.Errorf("%s: run logs %s", mode, log)
 		}
 		do("", "check")
-		do("", "prune", "--older-than", "0s", "--failed")
+		do("", "prune", "--older-than", "0s", "--failed", "--yes")
 		do("", "version")
 		do("", "migrate", "version")
 		do("", "migrate", "sql")

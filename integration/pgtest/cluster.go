@@ -101,6 +101,13 @@ func (c *Cluster) Close(ctx context.Context) error {
 // kill it takes one of their own from [Open].
 func (c *Cluster) Server() *Server { return c.server }
 
+// Clones is how many test databases have been made.
+func (c *Cluster) Clones() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.clones
+}
+
 // New clones the template for one test. At cleanup the clone is dropped, with
 // the sessions on it; a connection of the pool that was never released fails the test.
 func (c *Cluster) New(t testing.TB) *DB {
