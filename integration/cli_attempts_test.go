@@ -87,8 +87,11 @@ func TestCLIMessageThatKillsItsNodeWhenRead(t *testing.T) {
 	deaths := 0
 	for one[bool](t, db.Pool, "select exists (select from outbox.pending union all select from outbox.claimed)") {
 		cmd := sweepCall{dsn: proxy.DSN(db.DSN), args: []string{"once", "--sink", "stdout"}}.start(t)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
 		proxy.After(4_000_000, func() { _ = cmd.Process.Kill() }) // it has no memory for more
-		if err := cmd.Run(); err != nil {
+		if err := cmd.Wait(); err != nil {
 			deaths++
 		}
 		if deaths > 10 {

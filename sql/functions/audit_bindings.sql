@@ -3,6 +3,7 @@ returns table (guarantee text, subject text, detail text, hint text)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set jit = off
+set quote_all_identifiers = off -- the names are compared
 as $$
 -- The part of check() about whose code runs with the owner's rights: what the objects of the
 -- outbox were bound to when they were made, and who the owner is. A begin atomic body, a view, a
