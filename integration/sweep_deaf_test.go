@@ -25,7 +25,7 @@ func TestDeliveryThatOutlivesItsTimeout(t *testing.T) {
 	}), func(c *driver.Config) { c.Slots, c.Share, c.DeliveryTimeout = 1, 1, 100*time.Millisecond }))
 	<-begun
 	fill(t, db.Pool, "quick", "q", 20, 100)
-	eventually(t, "the others are delivered", func() bool { return n.Stats().Done == 20 })
+	eventually(t, "the others are delivered, and its attempt is settled", func() bool { s := n.Stats(); return s.Done == 20 && s.Retried == 1 })
 	if got := one[string](t, db.Pool, "select error from outbox.failure"); got != "timed out after 100ms, and the sink did not return within 5s more" {
 		t.Errorf("the attempt failed for the reason %q", got)
 	}
