@@ -1,9 +1,11 @@
 -- What a queue table does without fairclaim: whoever is first in line, whosever it is.
 create index pending_first_come on outbox.pending (visible_after, id);
 
-create or replace function outbox.claim_fair(node text, shards int[], batch int, max_bytes bigint default null)
+create or replace function outbox.claim_fair(node text, shards int[], batch int, max_bytes bigint default null,
+                                             payloads boolean default true)
 returns table (id bigint, claim_token bigint, namespace text, task_queue text, dispatch_key text, shard int,
-               attempt int, content_type text, headers jsonb, payload bytea, lease_until timestamptz, pass int)
+               attempt int, content_type text, headers jsonb, payload bytea, lease_until timestamptz, pass int,
+               payload_bytes int, suspect int)
 language sql security definer
 begin atomic
   with next as (
@@ -21,7 +23,8 @@ begin atomic
     returning *
   )
   select c.id, c.claim_token, m.namespace, m.task_queue, m.dispatch_key, c.shard, c.attempt,
-         m.content_type, m.headers, m.payload, c.lease_until, 1
+         m.content_type, case when claim_fair.payloads then m.headers end, case when claim_fair.payloads then m.payload end,
+         c.lease_until, 1, c.payload_bytes, c.suspect::int
   from claimed as c join outbox.message as m on m.id = c.id
   order by c.visible_after, c.id;
 end;
