@@ -3,9 +3,10 @@ create schema bench;
 
 -- A claim that is not fair: the oldest due messages, whosever they are. It moves rows
 -- between the same tables by ctid, and its plan is pinned as that of claim_fair.
-create function bench.claim_blind(node text, shards int[], batch int, max_bytes bigint)
+create function bench.claim_blind(node text, shards int[], batch int, max_bytes bigint, payloads boolean)
 returns table (id bigint, claim_token bigint, namespace text, task_queue text, dispatch_key text, shard int,
-               attempt int, content_type text, headers jsonb, payload bytea, lease_until timestamptz, pass int)
+               attempt int, content_type text, headers jsonb, payload bytea, lease_until timestamptz, pass int,
+               payload_bytes int, suspect int)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -39,7 +40,8 @@ begin
     returning *
   )
   select m.id, v_token, m.namespace, m.task_queue, m.dispatch_key, c.shard, c.attempt,
-         m.content_type, m.headers, m.payload, c.lease_until, 1
+         m.content_type, case when claim_blind.payloads then m.headers end, case when claim_blind.payloads then m.payload end,
+         c.lease_until, 1, c.payload_bytes, c.suspect::int
   from c join outbox.message as m on m.id = c.id;
 end $$;
 
