@@ -41,8 +41,15 @@ func TestCLIUsage(t *testing.T) {
 		texts []string
 	}{
 		{"", []string{`expected one of "migrate"`, "sweep --help"}},
-		{"statsu", []string{"statsu", `did you mean "status"`}},
-		{"migrate uo", []string{"uo", `"up"`}},
+		{"statsu", []string{"unknown command statsu", `did you mean "status"`}},
+		{"Status", []string{"unknown command Status", `did you mean "status"`}},
+		{"deliver", []string{"unknown command deliver", "sweep --help lists the commands"}},
+		{"up", []string{"unknown command up", `did you mean "migrate up"`}},
+		{"migrate uo", []string{"unknown command uo", `"up"`}},
+		{"migrate status", []string{"unknown command status", "sweep migrate --help lists the commands"}},
+		{"help statsu", []string{"unknown command statsu", `did you mean "status"`}},
+		{"help migrate uo", []string{"unknown command uo", `"up"`}},
+		{"help run twice", []string{"unexpected argument twice", "sweep run --help"}},
 		{"migrate", []string{`"up"`, `"down"`, "sweep migrate --help"}},
 		{"status --jsno", []string{"--jsno", `did you mean "--json"`, "sweep status --help"}},
 		{"status extra", []string{"extra"}},
@@ -156,7 +163,8 @@ func TestCLIHelp(t *testing.T) {
 		_, flags, _ := strings.Cut(got.stdout, "Flags:\n")
 		var flag, text string
 		check := func() {
-			if flag != "" && flag != "help" && !strings.Contains(text, "($SWEEP_") {
+			// A variable for these would turn every call into help, or into the version.
+			if flag != "" && flag != "help" && flag != "version" && !strings.Contains(text, "($SWEEP_") {
 				t.Errorf("sweep %q --help names no variable for --%s: %s", name, flag, text)
 			}
 		}
@@ -168,6 +176,24 @@ func TestCLIHelp(t *testing.T) {
 			text += strings.TrimSpace(line) + " "
 		}
 		check()
+	}
+}
+
+// Help can be asked for in front of a command as well as behind it, and gives the same.
+// It needs nothing that the command needs.
+func TestCLIHelpCommand(t *testing.T) {
+	t.Parallel()
+	for _, name := range [][]string{{}, {"run"}, {"migrate"}, {"migrate", "up"}, {"help"}} {
+		want := sweep(t, "", append(append([]string{}, name...), "--help")...)
+		if got := sweep(t, "", append([]string{"help"}, name...)...); got != want {
+			t.Errorf("sweep help %q and sweep %q --help differ:\n%s\n%s", name, name, got, want)
+		}
+	}
+	top := sweep(t, "", "--help")
+	for _, text := range []string{"exit code", "-V, --version", "migrate up"} {
+		if !strings.Contains(top, text) {
+			t.Errorf("sweep --help lacks %q:\n%s", text, top)
+		}
 	}
 }
 
@@ -310,7 +336,7 @@ func TestCLIFullDisk(t *testing.T) {
 	}
 	defer full.Close()
 	db := pg.New(t)
-	for _, args := range [][]string{{"status"}, {"status", "--json"}, {"explain"}, {"version"}, {"quota", "n"}} {
+	for _, args := range [][]string{{"status"}, {"status", "--json"}, {"explain"}, {"version"}, {"--version"}, {"--help"}, {"help", "run"}, {"quota", "n"}} {
 		cmd := sweepCall{dsn: db.DSN, args: args}.start(t)
 		cmd.Stdout = full
 		var stderr strings.Builder
@@ -329,8 +355,19 @@ func TestCLIVersion(t *testing.T) {
 	if v.Version == "" || !strings.HasPrefix(v.Go, "go1.") || v.Schema != latestVersion(t) {
 		t.Errorf("%+v", v)
 	}
-	if got := sweep(t, "", "version"); !strings.HasPrefix(got, "sweep ") {
-		t.Errorf("%q", got)
+	want := sweep(t, "", "version")
+	if !strings.HasPrefix(want, "sweep ") {
+		t.Errorf("%q", want)
+	}
+	// SWEEP_VERSION is no variable of the flag: people set it to a version.
+	for _, args := range [][]string{{"--version"}, {"-V"}, {"run", "--version"}} {
+		got := sweepCall{args: args, env: []string{"SWEEP_LOG_LEVEL=loud"}}.do(t)
+		if got.code != 0 || got.stdout != want || got.stderr != "" {
+			t.Errorf("sweep %q: %+v, want %q", args, got, want)
+		}
+	}
+	if got := (sweepCall{args: []string{"version", "--json"}, env: []string{"SWEEP_VERSION=true"}}).do(t); !strings.HasPrefix(got.stdout, "{") {
+		t.Errorf("with SWEEP_VERSION: %+v", got)
 	}
 }
 

@@ -51,13 +51,6 @@ type cancelResult struct {
 	Keys      []keyResult `json:"keys,omitempty"`
 }
 
-// keyResult is what became of one key.
-type keyResult struct {
-	Key string `json:"key"`
-	Was string `json:"was"` // the message's state before; "unknown" where there is none
-	OK  bool   `json:"ok"`
-}
-
 // Run cancels.
 func (c *cancelCmd) Run(ctx context.Context, a *app) error {
 	if c.Namespace != "" {

@@ -5,17 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
 )
 
 // commands is the command line. Each command stands in a file of its own and has a
-// method Run(context.Context, *app) error.
+// method Run(context.Context, *app) error. No other file names this one's identifiers
+// but main.go: what commands share stands in files below them.
 type commands struct {
-	DatabaseURL string `name:"database-url" placeholder:"URL" env:"SWEEP_DATABASE_URL,DATABASE_URL" help:"postgres:// URL or keyword=value pairs. What it leaves out comes from PGHOST, PGPORT, PGUSER, PGPASSWORD and the other PG variables."`
-	LogLevel    string `enum:"debug,info,warn,error" default:"info" help:"Least level of what is logged: ${enum}."`
-	LogFormat   string `enum:"text,json" default:"text" help:"Form of logs and errors: ${enum}."`
+	globalFlags
+	ShowVersion versionFlag `name:"version" short:"V" env:"-" help:"Show the version of this program."`
 
 	Migrate migrateCmd `cmd:"" help:"Install the schema, bring it up to date, or take it back."`
 	Enqueue enqueueCmd `cmd:"" help:"Enqueue messages from NDJSON."`
@@ -33,17 +34,14 @@ type commands struct {
 	Redrive redriveCmd `cmd:"" help:"Bring failed messages back."`
 	Prune   pruneCmd   `cmd:"" help:"Delete old settled messages."`
 	Version versionCmd `cmd:"" help:"Show the version of this program."`
+	Help    helpCmd    `cmd:"" help:"Show help for a command."`
 }
 
 const description = `Runs and looks after a fair, multi-tenant outbox inside PostgreSQL.
 
-Every flag can be given as the environment variable in parentheses; the flag wins.`
+Every flag can be given as the environment variable in parentheses; the flag wins.
 
-const (
-	exitDone   = 0
-	exitFailed = 1
-	exitUsage  = 2
-)
+The exit code is 0 when the work is done, 1 when it failed or was cut short, and 2 when the command line or an argument is wrong; nothing was done then.`
 
 // run is the whole program. ctx ends when it is asked to stop. Environment variables
 // are those of the process: PG* are read deep inside of pgx.
@@ -54,7 +52,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		kong.Name("sweep"),
 		kong.Description(description),
 		kong.Writers(stdout, stderr),
-		kong.Exit(func(code int) { panic(helpShown(code)) }),
+		kong.Help(showHelp),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		kong.DefaultEnvars("SWEEP"),
 		kong.BindTo(ctx, (*context.Context)(nil)),
@@ -63,56 +61,51 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err != nil {
 		return app.fail(fmt.Errorf("read the command line: %w", err))
 	}
-	parsed, err := parse(parser, args)
-	if err != nil {
-		return app.fail(asUsage(parser, err))
+	parsed, err := parser.Parse(args)
+	if err == nil {
+		app.setUp(line.globalFlags, parsed.Command())
+		err = parsed.Run()
 	}
-	if parsed == nil { // help was shown
+	if errors.Is(err, errShown) {
 		return exitDone
 	}
-	app.setUp(&line, parsed.Command())
-	return app.fail(parsed.Run())
+	return app.fail(asUsage(parser, err))
 }
 
-// helpShown is what kong's wish to exit is turned into: after --help there is no
-// command to run.
-type helpShown int
-
-func parse(parser *kong.Kong, args []string) (parsed *kong.Context, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			if _, ok := r.(helpShown); !ok {
-				panic(r)
-			}
-			parsed, err = nil, nil
-		}
-	}()
-	return parser.Parse(args)
-}
-
-// usageError is an error of the command line, not of the work.
-type usageError struct {
-	err  error
-	hint string
-}
-
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-
-func usage(format string, args ...any) error {
-	return &usageError{err: fmt.Errorf(format, args...)}
-}
-
+// asUsage turns an error of kong about the command line into one of usage, with a hint
+// at the help of the command that was meant. Other errors stay as they are.
 func asUsage(parser *kong.Kong, err error) error {
-	help := parser.Model.Name
 	var parseErr *kong.ParseError
-	if errors.As(err, &parseErr) {
-		if node := parseErr.Context.Selected(); node != nil {
-			help = strings.TrimSpace(node.Path())
-			if !strings.HasPrefix(help, parser.Model.Name) {
-				help = parser.Model.Name + " " + help
-			}
+	if !errors.As(err, &parseErr) || errors.Is(err, errPrint) {
+		return err
+	}
+	app := parser.Model
+	node := parseErr.Context.Selected()
+	if node == nil {
+		node = app.Node
+	}
+	help := app.Name
+	if node != app.Node {
+		help = node.FullPath()
+	}
+	if len(node.Children) > 0 {
+		return &usageError{err: unknownCommand(app, err), hint: help + " --help lists the commands."}
+	}
+	return &usageError{err: err, hint: help + " --help shows how it is used."}
+}
+
+// unknownCommand says of a word that is no command what kong says of it as an argument,
+// and knows the words that are commands behind another one: "up" is "migrate up".
+func unknownCommand(app *kong.Application, err error) error {
+	rest, ok := strings.CutPrefix(err.Error(), "unexpected argument ")
+	if !ok {
+		return err
+	}
+	word, _, _ := strings.Cut(rest, ", did you mean ")
+	for _, command := range app.Children {
+		if slices.ContainsFunc(command.Children, func(c *kong.Node) bool { return c.Name == word }) {
+			return fmt.Errorf("unknown command %s, did you mean %q?", word, command.Name+" "+word)
 		}
 	}
-	return &usageError{err: err, hint: fmt.Sprintf("%s --help shows how it is used.", help)}
+	return errors.New("unknown command " + rest)
 }

@@ -44,16 +44,11 @@ func findKeys(ctx context.Context, tx pgx.Tx, keys []string) (map[string]found, 
 	return all, nil
 }
 
-// byIndex keeps the planner, for the rest of the transaction, from reading tables as a
-// whole, or from sorting what an index has in order, whatever its statistics say.
-func byIndex(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, `
-		select set_config(s.name, 'off', true)
-		from unnest(array['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin', 'enable_sort', 'jit']) as s(name)`)
-	if err != nil {
-		return fmt.Errorf("set up the transaction: %w", err)
-	}
-	return nil
+// keyResult is what became of one key.
+type keyResult struct {
+	Key string `json:"key"`
+	Was string `json:"was"` // the message's state before; "unknown" where there is none
+	OK  bool   `json:"ok"`
 }
 
 // printKeys prints what became of each key, as a table or as result: now is the state

@@ -72,7 +72,7 @@ func (c *nodesCmd) Run(ctx context.Context, a *app) error {
 		return inReadTx(ctx, conn, func(tx pgx.Tx) (err error) {
 			err = tx.QueryRow(ctx, `
 				select clock_timestamp(), g.shard_count, set_config('statement_timeout', $1::text, true)
-				from outbox.settings() as g`, fmt.Sprint(statusTimeout.Milliseconds())).Scan(&r.At, &r.Shards, nil)
+				from outbox.settings() as g`, fmt.Sprint(showTimeout.Milliseconds())).Scan(&r.At, &r.Shards, nil)
 			if err != nil {
 				return fmt.Errorf("read the settings: %w", err)
 			}

@@ -22,18 +22,13 @@ type jsonFlag struct {
 func (a *app) printJSON(v any) error {
 	enc := json.NewEncoder(a.stdout)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return fmt.Errorf("print the result: %w", err)
-	}
-	return nil
+	return printError(enc.Encode(v))
 }
 
 // printf prints a line of the result.
 func (a *app) printf(format string, args ...any) error {
-	if _, err := fmt.Fprintf(a.stdout, format+"\n", args...); err != nil {
-		return fmt.Errorf("print the result: %w", err)
-	}
-	return nil
+	_, err := fmt.Fprintf(a.stdout, format+"\n", args...)
+	return printError(err)
 }
 
 // table prints rows in aligned columns. Widths count characters, not what a terminal
@@ -71,10 +66,8 @@ func (t *table) flush() error {
 	for line := range strings.Lines(t.buf.String()) {
 		b.WriteString(strings.TrimRight(line, " \n") + "\n")
 	}
-	if _, err := io.WriteString(t.out, b.String()); err != nil {
-		return fmt.Errorf("print the result: %w", err)
-	}
-	return nil
+	_, err := io.WriteString(t.out, b.String())
+	return printError(err)
 }
 
 func cell(v any) string {

@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fairclaim/fairclaim/sql/migrations"
 )
@@ -51,42 +48,4 @@ func (a *app) checkSchemaIn(ctx context.Context, tx pgx.Tx) error {
 		a.log.Warn("the schema is newer than this sweep: use a newer sweep soon", "schema", version, "known", latest)
 	}
 	return nil
-}
-
-// explainError puts what a person can do beside an error of the database. It goes by the
-// SQLSTATE: the message is in the server's language.
-func (a *app) explainError(err error) error {
-	var pg *pgconn.PgError
-	var hinted *hintError
-	var wrong *usageError
-	if !errors.As(err, &pg) || errors.As(err, &hinted) || errors.As(err, &wrong) {
-		return err
-	}
-	switch pg.Code {
-	case "42501": // insufficient_privilege
-		return withHint(err, "%s", a.missingRight())
-	case "3F000", "42883", "42P01", "42703": // no such schema, function, table, column
-		return withHint(err, `The schema is not the one that this sweep is made for: see "sweep migrate version".`)
-	case "25006": // read_only_sql_transaction
-		return withHint(err, "This server takes no changes: it is a standby, or default_transaction_read_only is on.")
-	}
-	if pg.Hint != "" {
-		return withHint(err, "%s", pg.Hint)
-	}
-	return err
-}
-
-// missingRight says who gives this command the right that it lacks.
-func (a *app) missingRight() string {
-	command, _, _ := strings.Cut(a.command, " ")
-	grant := "grant_operator"
-	switch command {
-	case "migrate":
-		return "Run it as the role that owns the schema; to install one, as the owner of the database, or have that one: grant create on database ... to this role."
-	case "enqueue":
-		grant = "grant_producer"
-	case "once", "run":
-		grant = "grant_worker"
-	}
-	return fmt.Sprintf("The owner of the schema gives the right to it, and again after an upgrade: select outbox.%s('role').", grant)
 }

@@ -5,14 +5,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-)
-
-const (
-	listRows      = 100              // nodes, pauses
-	statusTimeout = 30 * time.Second // for each statement
 )
 
 type statusCmd struct {
@@ -42,32 +36,6 @@ func (c *statusCmd) Validate() error {
 	return nil
 }
 
-type status struct {
-	Database     string         `json:"database"`
-	Server       string         `json:"server"`
-	At           time.Time      `json:"at"` // on the database's clock
-	Shards       int32          `json:"shard_count"`
-	DefaultQuota int32          `json:"default_quota"`
-	CountCap     int64          `json:"count_cap"` // counts stop here
-	Namespaces   []namespaceRow `json:"namespaces"`
-	Scanned      int            `json:"namespaces_scanned"`
-	More         bool           `json:"more_namespaces"` // than were scanned
-	nodes
-	Pauses        []pauseRow      `json:"pauses"`
-	ExpiredLeases int64           `json:"expired_leases"`
-	Horizon       []horizonHolder `json:"horizon"`
-}
-
-type namespaceRow struct {
-	Namespace string `json:"namespace"`
-	Pending   int64  `json:"pending"`
-	Claimed   int64  `json:"claimed"`
-	Failed    int64  `json:"failed"`
-	Quota     int32  `json:"quota"`
-	Strict    bool   `json:"strict"`
-	Paused    bool   `json:"paused"`
-}
-
 // Run prints the status.
 func (c *statusCmd) Run(ctx context.Context, a *app) error {
 	s := status{}
@@ -91,7 +59,7 @@ func (c *statusCmd) read(ctx context.Context, tx pgx.Tx, s *status) error {
 		select current_database(), current_setting('server_version'), clock_timestamp(),
 		       g.shard_count, g.default_quota, g.count_cap,
 		       set_config('statement_timeout', $1::text, true)
-		from outbox.settings() as g`, fmt.Sprint(statusTimeout.Milliseconds())).
+		from outbox.settings() as g`, fmt.Sprint(showTimeout.Milliseconds())).
 		Scan(&s.Database, &s.Server, &s.At, &s.Shards, &s.DefaultQuota, &s.CountCap, nil)
 	if err != nil {
 		return fmt.Errorf("read the settings: %w", err)
@@ -126,20 +94,4 @@ func (c *statusCmd) read(ctx context.Context, tx pgx.Tx, s *status) error {
 	}
 	s.Horizon, err = rowsOf[horizonHolder](ctx, tx, "what holds the horizon", horizonQuery, horizonRows)
 	return err
-}
-
-// rowsOf reads rows into structs, by position; never nil.
-func rowsOf[T any](ctx context.Context, tx pgx.Tx, what, sql string, args ...any) ([]T, error) {
-	rows, err := tx.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read the %s: %w", what, err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
-	if err != nil {
-		return nil, fmt.Errorf("read the %s: %w", what, err)
-	}
-	if all == nil {
-		all = []T{}
-	}
-	return all, nil
 }

@@ -18,8 +18,38 @@ type versionInfo struct {
 	Schema   uint   `json:"schema"` // the newest version that this program installs
 }
 
-// Run needs no database.
+// versionFlag is the flag --version: it prints what the command prints.
+type versionFlag bool
+
+// BeforeReset prints the version before kong looks for a command, and at errors in the
+// environment: neither matters to --version.
+func (versionFlag) BeforeReset(a *app) error {
+	if err := (&versionCmd{}).Run(context.Background(), a); err != nil {
+		return err
+	}
+	return errShown
+}
+
+// Run prints the version. It needs no database.
 func (c *versionCmd) Run(_ context.Context, a *app) error {
+	info, err := readVersion()
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.printJSON(info)
+	}
+	revision := info.Revision
+	if info.Modified {
+		revision += " modified"
+	}
+	if revision != "" {
+		revision = " (" + revision + ")"
+	}
+	return a.printf("sweep %s%s, schema %d, %s", info.Version, revision, info.Schema, info.Go)
+}
+
+func readVersion() (versionInfo, error) {
 	info := versionInfo{Version: "unknown", Go: runtime.Version()}
 	if build, ok := debug.ReadBuildInfo(); ok {
 		if build.Main.Version != "" {
@@ -36,18 +66,8 @@ func (c *versionCmd) Run(_ context.Context, a *app) error {
 	}
 	all, err := migrations.List()
 	if err != nil {
-		return err
+		return info, err
 	}
 	info.Schema = all[len(all)-1].Version
-	if c.JSON {
-		return a.printJSON(info)
-	}
-	revision := info.Revision
-	if info.Modified {
-		revision += " modified"
-	}
-	if revision != "" {
-		revision = " (" + revision + ")"
-	}
-	return a.printf("sweep %s%s, schema %d, %s", info.Version, revision, info.Schema, info.Go)
+	return info, nil
 }

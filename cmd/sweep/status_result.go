@@ -2,9 +2,39 @@ package main
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/shards"
 )
+
+const listRows = 100 // nodes, pauses
+
+// status is the result of the command: as JSON, and printed by its methods as tables.
+type status struct {
+	Database     string         `json:"database"`
+	Server       string         `json:"server"`
+	At           time.Time      `json:"at"` // on the database's clock
+	Shards       int32          `json:"shard_count"`
+	DefaultQuota int32          `json:"default_quota"`
+	CountCap     int64          `json:"count_cap"` // counts stop here
+	Namespaces   []namespaceRow `json:"namespaces"`
+	Scanned      int            `json:"namespaces_scanned"`
+	More         bool           `json:"more_namespaces"` // than were scanned
+	nodes
+	Pauses        []pauseRow      `json:"pauses"`
+	ExpiredLeases int64           `json:"expired_leases"`
+	Horizon       []horizonHolder `json:"horizon"`
+}
+
+type namespaceRow struct {
+	Namespace string `json:"namespace"`
+	Pending   int64  `json:"pending"`
+	Claimed   int64  `json:"claimed"`
+	Failed    int64  `json:"failed"`
+	Quota     int32  `json:"quota"`
+	Strict    bool   `json:"strict"`
+	Paused    bool   `json:"paused"`
+}
 
 func (s status) print(a *app) error {
 	if err := a.printf("%s, PostgreSQL %s, %s; %d shards, default quota %d\n",

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fairclaim/fairclaim/driver"
+)
+
+// fail prints the error with which a command ended, and its hint, and returns the exit
+// code. Of nil it prints nothing.
+func (a *app) fail(err error) int {
+	if err == nil {
+		return exitDone
+	}
+	err = a.explainError(err)
+	code, hint := exitFailed, ""
+	var wrong *usageError
+	var hinted *hintError
+	if errors.As(err, &hinted) {
+		hint = hinted.hint
+	}
+	var pg *pgconn.PgError
+	text := err.Error()
+	if errors.As(err, &pg) && strings.HasPrefix(pg.Code, "OB") { // raised for a person to read
+		text = strings.Replace(text, pg.Error(), pg.Message, 1)
+	}
+	text = a.hide(text)
+	switch {
+	case errors.As(err, &wrong):
+		code, hint = exitUsage, wrong.hint
+	case errors.Is(err, driver.ErrBadArgument), pg != nil && pg.Code == "OB001":
+		code = exitUsage
+	}
+	if a.jsonLog {
+		if hint == "" {
+			a.log.Error(text)
+		} else {
+			a.log.Error(text, "hint", hint)
+		}
+		return code
+	}
+	fmt.Fprintf(a.stderr, "sweep: %s\n", visible(text))
+	if hint != "" {
+		fmt.Fprintf(a.stderr, "  %s\n", visible(hint))
+	}
+	return code
+}
+
+// hide takes out of an error what looks like a connection string: a wrong argument or a
+// wrong value of a flag is repeated in the error, and may be one.
+func (a *app) hide(text string) string {
+	for _, arg := range append([]string{a.databaseURL}, a.args...) {
+		_, value, _ := strings.Cut(arg, "=")
+		for _, s := range []string{arg, value} {
+			if lower := strings.ToLower(s); !strings.Contains(lower, "password") && !(strings.Contains(lower, "://") && strings.Contains(lower, "@")) {
+				continue
+			}
+			for _, form := range []string{s, strings.Trim(strconv.Quote(s), `"`), visible(s), strings.TrimSpace(s)} {
+				text = strings.ReplaceAll(text, form, "[hidden]")
+			}
+		}
+	}
+	return text
+}
+
+// explainError adds to an error of the database what a person can do about it. The
+// SQLSTATE decides: the message is in the server's language.
+func (a *app) explainError(err error) error {
+	var pg *pgconn.PgError
+	var hinted *hintError
+	var wrong *usageError
+	if !errors.As(err, &pg) || errors.As(err, &hinted) || errors.As(err, &wrong) {
+		return err
+	}
+	switch pg.Code {
+	case "42501": // insufficient_privilege
+		return withHint(err, "%s", a.missingRight())
+	case "3F000", "42883", "42P01", "42703": // no such schema, function, table, column
+		return withHint(err, `The schema is not the one that this sweep is made for: see "sweep migrate version".`)
+	case "25006": // read_only_sql_transaction
+		return withHint(err, "This server takes no changes: it is a standby, or default_transaction_read_only is on.")
+	}
+	if pg.Hint != "" {
+		return withHint(err, "%s", pg.Hint)
+	}
+	return err
+}
+
+// missingRight says who can give the role the right that this command lacks.
+func (a *app) missingRight() string {
+	command, _, _ := strings.Cut(a.command, " ")
+	grant := "grant_operator"
+	switch command {
+	case "migrate":
+		return "Run it as the role that owns the schema; to install one, as the owner of the database, or have that one: grant create on database ... to this role."
+	case "enqueue":
+		grant = "grant_producer"
+	case "once", "run":
+		grant = "grant_worker"
+	}
+	return fmt.Sprintf("The owner of the schema gives the right to it, and again after an upgrade: select outbox.%s('role').", grant)
+}
