@@ -89,8 +89,8 @@ snapshot: ## Copy what changed in sql/functions into a new migration: NAME=short
 	go run ./sql/migrations/snapshot -name "$(NAME)"
 
 .PHONY: schema
-schema: postgres ## Rewrite the dump of the schema that the tests compare with
-	go test -count=1 ./integration -run '^TestSchemaGolden$$' -update
+schema: postgres ## Rewrite what is generated from the schema: the dump that tests compare with, docs/sql.md
+	go test -count=1 ./integration -run '^TestSchemaGolden$$|^TestSQLReference$$' -update
 
 # Where neither a server nor its binaries are there, apt-get may bring them. What
 # will be used, or what to install, is said before anything is compiled.

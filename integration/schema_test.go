@@ -15,7 +15,7 @@ import (
 	"github.com/fairclaim/fairclaim/sql/migrations/snapshot/functions"
 )
 
-var update = flag.Bool("update", false, "write testdata/schema.txt again from the database")
+var update = flag.Bool("update", false, "write testdata/schema.txt and the generated part of docs/sql.md again from the database")
 
 const (
 	functionsDir  = "../sql/functions"
