@@ -36,14 +36,12 @@ func (c *cancelCmd) Validate() error {
 		return errors.New("<key> and --namespace exclude each other")
 	case len(c.Keys) == 0 && c.Namespace == "":
 		return errors.New("name a <key>, or --namespace")
-	case c.Max < 0:
-		return fmt.Errorf("--max must be 0 (no limit) or more, not %d", c.Max)
 	case c.Max > 0 && c.Namespace == "":
 		return errors.New("--max goes with --namespace")
 	case slices.Contains(c.Keys, ""):
 		return errors.New("<key> must not be empty")
 	}
-	return nil
+	return checkMax(c.Max)
 }
 
 type cancelResult struct {
@@ -57,21 +55,8 @@ func (c *cancelCmd) Run(ctx context.Context, a *app) error {
 		return c.namespace(ctx, a)
 	}
 	var r cancelResult
-	err := a.withConn(ctx, func(conn *pgx.Conn) error {
-		for keys := range slices.Chunk(c.Keys, chunkRows) {
-			var found []keyResult
-			err := inTx(ctx, conn, func(tx pgx.Tx) (err error) {
-				found, err = cancelKeys(ctx, tx, keys)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			r.Keys = append(r.Keys, found...)
-		}
-		return nil
-	})
-	if err != nil {
+	var err error
+	if r.Keys, err = a.changeKeys(ctx, c.Keys, cancelKeys); err != nil {
 		return err
 	}
 	for _, k := range r.Keys {
@@ -119,18 +104,7 @@ func (c *cancelCmd) namespace(ctx context.Context, a *app) error {
 		return err
 	}
 	return a.withConn(ctx, func(conn *pgx.Conn) error {
-		done, err := a.inChunks(ctx, c.Max, func(ctx context.Context, n int) (some int64, err error) {
-			err = inTx(ctx, conn, func(tx pgx.Tx) error {
-				return tx.QueryRow(ctx, `select outbox.cancel_namespace($1::text, $2::int)`, c.Namespace, n).Scan(&some)
-			})
-			if err != nil {
-				return 0, fmt.Errorf("cancel: %w", err)
-			}
-			return some, nil
-		})
-		if done == 0 && err != nil {
-			return err
-		}
-		return errors.Join(err, a.printCount(c.JSON, cancelResult{Cancelled: done}, "cancelled", done))
+		done, err := a.inChunks(ctx, conn, c.Max, `select outbox.cancel_namespace($2::text, $1::int)`, c.Namespace)
+		return a.printCount(c.JSON, cancelResult{Cancelled: done}, "cancelled", done, err)
 	})
 }

@@ -62,7 +62,7 @@ func (c *checkCmd) Run(ctx context.Context, a *app) error {
 			if err != nil {
 				return fmt.Errorf("set the timeout: %w", err)
 			}
-			found, err = rowsOf[violation](ctx, tx, "violations", `
+			found, err = rowsOf[violation](ctx, tx, "check", `
 				select v.guarantee, v.subject, v.detail, v.hint from outbox.check($1::bigint, $2::int) as v`, c.Newest, c.Max)
 			return err
 		})

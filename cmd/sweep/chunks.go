@@ -2,44 +2,71 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // chunkRows is how many messages one transaction of a long command changes: locks
 // are held for moments only, and stopping loses little.
 const chunkRows = 1000
 
-// inChunks calls do, which changes up to n messages and says how many it did, until
-// it finds fewer or limit (0: none) is reached. Between two calls it tells progress,
-// and stops when ctx ends. It returns the sum, beside an error too.
-func (a *app) inChunks(ctx context.Context, limit int64, do func(ctx context.Context, n int) (int64, error)) (int64, error) {
+// checkMax checks the flag --max of a command that works in chunks.
+func checkMax(n int64) error {
+	if n < 0 {
+		return fmt.Errorf("--max must be 0 (no limit) or more, not %d", n)
+	}
+	return nil
+}
+
+// inChunks runs a statement again and again, each time in a transaction of its own. The
+// statement changes at most $1 messages and returns how many it changed; args are its
+// parameters from $2 on. It ends when it finds fewer than it may change, when it has
+// changed limit messages (0: no limit), or when ctx ends. The number of changed messages
+// is returned beside an error too.
+func (a *app) inChunks(ctx context.Context, conn *pgx.Conn, limit int64, sql string, args ...any) (done int64, err error) {
 	working, stop := graceful(ctx, stopGrace)
 	defer stop()
-	var done int64
-	told := time.Now()
+	reported := time.Now()
 	for {
 		if ctx.Err() != nil {
 			return done, withHint(fmt.Errorf("%w; %s done", context.Cause(ctx), plural(done, "message")), "Run it again for the rest.")
 		}
-		n := int64(chunkRows)
+		most := int64(chunkRows)
 		if limit > 0 {
-			n = min(n, limit-done)
+			most = min(most, limit-done)
 		}
-		if n == 0 {
+		if most == 0 {
 			return done, nil
 		}
-		some, err := do(working, int(n))
-		done += some
+		var changed int64
+		err := inTx(working, conn, func(tx pgx.Tx) error {
+			return tx.QueryRow(working, sql, append([]any{most}, args...)...).Scan(&changed)
+		})
 		if err != nil {
-			return done, err
+			return done, fmt.Errorf("%s: %w", a.command, err)
 		}
-		if some < n {
+		done += changed
+		if changed < most {
 			return done, nil
 		}
-		if time.Since(told) >= progressEvery {
-			told = time.Now()
+		if time.Since(reported) >= progressEvery {
+			reported = time.Now()
 			a.log.Info(a.command, "done", done)
 		}
 	}
+}
+
+// printCount prints how many messages a command has changed in chunks, also where it
+// failed after some of them.
+func (a *app) printCount(asJSON bool, result any, verb string, done int64, err error) error {
+	switch {
+	case err != nil && done == 0:
+		return err
+	case asJSON:
+		return errors.Join(err, a.printJSON(result))
+	}
+	return errors.Join(err, a.printf("%s %s", verb, plural(done, "message")))
 }

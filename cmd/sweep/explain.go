@@ -63,27 +63,17 @@ func (c *explainCmd) Run(ctx context.Context, a *app) error {
 			if err != nil {
 				return err
 			}
-			rows, err := tx.Query(ctx, `
+			plan, err = rowsOf[explainRow](ctx, tx, "explain", `
 				select e.namespace, e.due, e.claimed, e.quota, e.ceiling, e.headroom, e.slice, e.pass1, e.pass2, e.reason
 				from outbox.explain_claim($1::text, coalesce($2::int[], outbox.all_shards()), $3::int, $4::bigint, $5::text) as e`,
 				c.Node, list, c.Batch, c.MaxBytes, c.Only)
-			if err != nil {
-				return fmt.Errorf("explain: %w", err)
-			}
-			plan, err = pgx.CollectRows(rows, pgx.RowToStructByPos[explainRow])
-			if err != nil {
-				return fmt.Errorf("explain: %w", err)
-			}
-			return nil
+			return err
 		})
 	})
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		if plan == nil {
-			plan = []explainRow{}
-		}
 		return a.printJSON(plan)
 	}
 	return printPlan(a, plan)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -51,6 +52,27 @@ type keyResult struct {
 	OK  bool   `json:"ok"`
 }
 
+// changeKeys runs change, which gives a result for each key in their order, for chunks
+// of the keys, each in a transaction of its own.
+func (a *app) changeKeys(ctx context.Context, keys []string, change func(context.Context, pgx.Tx, []string) ([]keyResult, error)) ([]keyResult, error) {
+	var all []keyResult
+	err := a.withConn(ctx, func(conn *pgx.Conn) error {
+		for chunk := range slices.Chunk(keys, chunkRows) {
+			var results []keyResult
+			err := inTx(ctx, conn, func(tx pgx.Tx) (err error) {
+				results, err = change(ctx, tx, chunk)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			all = append(all, results...)
+		}
+		return nil
+	})
+	return all, err
+}
+
 // printKeys prints what became of each key, as a table or as result: now is the state
 // of those that are OK. Where one is not, that is an error.
 func (a *app) printKeys(keys []keyResult, asJSON bool, result any, now, verb string) error {
@@ -81,12 +103,4 @@ func (a *app) printKeys(keys []keyResult, asJSON bool, result any, now, verb str
 		return fmt.Errorf("%s not %s", plural(missed, "key"), verb)
 	}
 	return nil
-}
-
-// printCount prints how many messages a command changed.
-func (a *app) printCount(asJSON bool, result any, verb string, n int64) error {
-	if asJSON {
-		return a.printJSON(result)
-	}
-	return a.printf("%s %s", verb, plural(n, "message"))
 }

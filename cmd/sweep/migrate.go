@@ -194,15 +194,14 @@ Examples:
 
 // Run prints the statements.
 func (c *migrateSQLCmd) Run(_ context.Context, a *app) error {
-	all, err := migrations.List()
+	newest, err := newestSchema()
 	if err != nil {
 		return err
 	}
-	to := all[len(all)-1].Version
+	to := newest
 	if c.To != nil {
 		to = *c.To
 	}
-	newest := all[len(all)-1].Version
 	switch {
 	case c.From > newest:
 		return usage("--from: there is no version %d, the newest is %d", c.From, newest)

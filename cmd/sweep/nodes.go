@@ -48,7 +48,7 @@ const nodesRows = 1000
 
 // readNodes reads at most limit nodes.
 func readNodes(ctx context.Context, tx pgx.Tx, limit int) (n nodes, err error) {
-	n.Nodes, err = rowsOf[nodeRow](ctx, tx, "nodes", `
+	n.Nodes, err = rowsOf[nodeRow](ctx, tx, "read the nodes", `
 		select n.node, n.live, n.heartbeat_at, n.auto, n.shards, n.paused, n.in_flight_bytes, n.processes,
 		       n.last_claim_at, n.last_claimed
 		from outbox.nodes as n order by n.live desc, n.heartbeat_at is null, n.node limit $1::int`, limit)
@@ -150,20 +150,4 @@ func (n nodes) printOwners(a *app, count int32) error {
 		return a.printf("unowned shards: all; no live node has any, only 'sweep once' claims from them")
 	}
 	return a.printf("unowned shards: %s; only 'sweep once' claims from them until a node has them", shards.Format(n.Unowned))
-}
-
-// printCut says where a table was cut.
-func printCut(a *app, rows, limit int) error {
-	if rows < limit {
-		return nil
-	}
-	return a.printf("The first %d.", limit)
-}
-
-// ago is how long before now a time was; empty for none.
-func ago(now time.Time, at *time.Time) string {
-	if at == nil {
-		return ""
-	}
-	return max(now.Sub(*at), 0).Round(time.Second).String() + " ago"
 }

@@ -138,24 +138,23 @@ func noteText(note *string) string {
 // pauses are in force for its target then: those that hold it as a whole or in part.
 func (a *app) setPause(ctx context.Context, t pauseTarget, sql string, args ...any) (r pauseResult, err error) {
 	err = a.withConn(ctx, func(conn *pgx.Conn) error {
-		return inTx(ctx, conn, func(tx pgx.Tx) error {
+		return inTx(ctx, conn, func(tx pgx.Tx) (err error) {
 			if err := tx.QueryRow(ctx, sql, args...).Scan(&r.Changed); err != nil {
 				return fmt.Errorf("%s: %w", a.command, err)
 			}
-			rows, err := tx.Query(ctx, `
-				select p.namespace, p.task_queue, p.since, p.by, p.note from outbox.pauses as p
-				where ($1::text is null or p.namespace is null or p.namespace = $1)
-				  and ($2::text is null or p.task_queue is null or p.task_queue = $2)
-				order by p.namespace nulls first, p.task_queue nulls first limit 100`, t.Namespace, t.Queue)
-			if err != nil {
-				return fmt.Errorf("read the pauses: %w", err)
-			}
-			r.Pauses, err = pgx.CollectRows(rows, pgx.RowToStructByPos[pauseRow])
-			if err != nil {
-				return fmt.Errorf("read the pauses: %w", err)
-			}
-			return nil
+			r.Pauses, err = readPauses(ctx, tx, t)
+			return err
 		})
 	})
 	return r, err
+}
+
+// readPauses reads at most listRows pauses that hold some of the target's messages; the
+// zero target is everything.
+func readPauses(ctx context.Context, tx pgx.Tx, t pauseTarget) ([]pauseRow, error) {
+	return rowsOf[pauseRow](ctx, tx, "read the pauses", `
+		select p.namespace, p.task_queue, p.since, p.by, p.note from outbox.pauses as p
+		where ($1::text is null or p.namespace is null or p.namespace = $1)
+		  and ($2::text is null or p.task_queue is null or p.task_queue = $2)
+		order by p.namespace nulls first, p.task_queue nulls first limit $3::int`, t.Namespace, t.Queue, listRows)
 }

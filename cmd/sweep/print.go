@@ -138,3 +138,19 @@ func plural(n int64, word string) string {
 	}
 	return strconv.FormatInt(n, 10) + " " + word + "s"
 }
+
+// printCut says that a table shows only the first rows.
+func printCut(a *app, rows, limit int) error {
+	if rows < limit {
+		return nil
+	}
+	return a.printf("The first %d.", limit)
+}
+
+// ago is how long before now a time was; empty for none.
+func ago(now time.Time, at *time.Time) string {
+	if at == nil {
+		return ""
+	}
+	return max(now.Sub(*at), 0).Round(time.Second).String() + " ago"
+}

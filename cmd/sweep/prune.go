@@ -31,10 +31,7 @@ func (c *pruneCmd) Validate() error {
 	if c.OlderThan != nil && *c.OlderThan < 0 {
 		return errors.New("--older-than must not be negative")
 	}
-	if c.Max < 0 {
-		return fmt.Errorf("--max must be 0 (no limit) or more, not %d", c.Max)
-	}
-	return nil
+	return checkMax(c.Max)
 }
 
 type pruneResult struct {
@@ -52,19 +49,8 @@ func (c *pruneCmd) Run(ctx context.Context, a *app) error {
 		if err := c.confirm(ctx, a, conn, age); err != nil {
 			return err
 		}
-		done, err := a.inChunks(ctx, c.Max, func(ctx context.Context, n int) (some int64, err error) {
-			err = inTx(ctx, conn, func(tx pgx.Tx) error {
-				return tx.QueryRow(ctx, `select outbox.prune($1::text::interval, $2::int, $3::boolean)`, age, n, c.Failed).Scan(&some)
-			})
-			if err != nil {
-				return 0, fmt.Errorf("prune: %w", err)
-			}
-			return some, nil
-		})
-		if done == 0 && err != nil {
-			return err
-		}
-		return errors.Join(err, a.printCount(c.JSON, pruneResult{Pruned: done}, "pruned", done))
+		done, err := a.inChunks(ctx, conn, c.Max, `select outbox.prune($2::text::interval, $1::int, $3::boolean)`, age, c.Failed)
+		return a.printCount(c.JSON, pruneResult{Pruned: done}, "pruned", done, err)
 	})
 }
 

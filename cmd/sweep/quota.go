@@ -91,13 +91,6 @@ func (c *quotaCmd) set(ctx context.Context, conn *pgx.Conn) error {
 // readQuota reads what is in force for a namespace, also for one that no message and
 // no setting names.
 func readQuota(ctx context.Context, tx pgx.Tx, namespace string) (quotaRow, error) {
-	rows, err := tx.Query(ctx, `select $1::text, q.quota, q.strict, q.claimed from outbox.quota($1::text) as q`, namespace)
-	if err != nil {
-		return quotaRow{}, fmt.Errorf("read the quota: %w", err)
-	}
-	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[quotaRow])
-	if err != nil {
-		return quotaRow{}, fmt.Errorf("read the quota: %w", err)
-	}
-	return r, nil
+	return rowOf[quotaRow](ctx, tx, "read the quota",
+		`select $1::text, q.quota, q.strict, q.claimed from outbox.quota($1::text) as q`, namespace)
 }

@@ -41,14 +41,12 @@ func (c *redriveCmd) Validate() error {
 		return errors.New("name a <key>, --id or --namespace")
 	case ways > 1:
 		return errors.New("<key>, --id and --namespace exclude each other")
-	case c.Max < 0:
-		return fmt.Errorf("--max must be 0 (no limit) or more, not %d", c.Max)
 	case c.Max > 0 && c.Namespace == "":
 		return errors.New("--max goes with --namespace")
 	case slices.Contains(c.Keys, ""):
 		return errors.New("<key> must not be empty")
 	}
-	return nil
+	return checkMax(c.Max)
 }
 
 type redriveResult struct {
@@ -62,26 +60,12 @@ func (c *redriveCmd) Run(ctx context.Context, a *app) error {
 		return c.namespace(ctx, a)
 	}
 	var r redriveResult
-	err := a.withConn(ctx, func(conn *pgx.Conn) error {
-		redrive := redriveKeys
-		names := c.Keys
-		if len(c.ID) > 0 {
-			redrive, names = redriveIDs, texts(c.ID)
-		}
-		for some := range slices.Chunk(names, chunkRows) {
-			var found []keyResult
-			err := inTx(ctx, conn, func(tx pgx.Tx) (err error) {
-				found, err = redrive(ctx, tx, some)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			r.Keys = append(r.Keys, found...)
-		}
-		return nil
-	})
-	if err != nil {
+	names, redrive := c.Keys, redriveKeys
+	if len(c.ID) > 0 {
+		names, redrive = texts(c.ID), redriveIDs
+	}
+	var err error
+	if r.Keys, err = a.changeKeys(ctx, names, redrive); err != nil {
 		return err
 	}
 	for _, k := range r.Keys {
@@ -183,18 +167,7 @@ func redriveCall(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]bool, e
 // namespace brings a namespace's failed messages back in chunks.
 func (c *redriveCmd) namespace(ctx context.Context, a *app) error {
 	return a.withConn(ctx, func(conn *pgx.Conn) error {
-		done, err := a.inChunks(ctx, c.Max, func(ctx context.Context, n int) (some int64, err error) {
-			err = inTx(ctx, conn, func(tx pgx.Tx) error {
-				return tx.QueryRow(ctx, `select outbox.redrive($1::text, $2::int)`, c.Namespace, n).Scan(&some)
-			})
-			if err != nil {
-				return 0, fmt.Errorf("redrive: %w", err)
-			}
-			return some, nil
-		})
-		if done == 0 && err != nil {
-			return err
-		}
-		return errors.Join(err, a.printCount(c.JSON, redriveResult{Redriven: done}, "redriven", done))
+		done, err := a.inChunks(ctx, conn, c.Max, `select outbox.redrive($2::text, $1::int)`, c.Namespace)
+		return a.printCount(c.JSON, redriveResult{Redriven: done}, "redriven", done, err)
 	})
 }

@@ -11,20 +11,30 @@ import (
 // showTimeout is how long each statement of a command that shows something may take.
 const showTimeout = 30 * time.Second
 
-// rowsOf reads rows into structs, by position; never nil.
+// listRows is how many rows a command shows of a list that may be longer.
+const listRows = 100
+
+// rowsOf reads rows into structs, field by column, in their order. The result is never
+// nil, so that JSON has [] and not null. An error begins with what.
 func rowsOf[T any](ctx context.Context, tx pgx.Tx, what, sql string, args ...any) ([]T, error) {
+	return collect(ctx, tx, pgx.CollectRows[T], what, sql, args)
+}
+
+// rowOf reads exactly one row into a struct.
+func rowOf[T any](ctx context.Context, tx pgx.Tx, what, sql string, args ...any) (T, error) {
+	return collect(ctx, tx, pgx.CollectExactlyOneRow[T], what, sql, args)
+}
+
+func collect[T, R any](ctx context.Context, tx pgx.Tx, read func(pgx.Rows, pgx.RowToFunc[T]) (R, error), what, sql string, args []any) (R, error) {
 	rows, err := tx.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read the %s: %w", what, err)
+	if err == nil {
+		var result R
+		if result, err = read(rows, pgx.RowToStructByPos[T]); err == nil {
+			return result, nil
+		}
 	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
-	if err != nil {
-		return nil, fmt.Errorf("read the %s: %w", what, err)
-	}
-	if all == nil {
-		all = []T{}
-	}
-	return all, nil
+	var none R
+	return none, fmt.Errorf("%s: %w", what, err)
 }
 
 // byIndex keeps the planner, for the rest of the transaction, from reading tables as a

@@ -37,15 +37,24 @@ func (a *app) checkSchemaIn(ctx context.Context, tx pgx.Tx) error {
 	if err := tx.QueryRow(ctx, `select coalesce(max(m.version), 0) from outbox.migration as m`).Scan(&version); err != nil {
 		return fmt.Errorf("read the schema's version: %w", err)
 	}
-	all, err := migrations.List()
+	latest, err := newestSchema()
 	if err != nil {
 		return err
 	}
-	switch latest := all[len(all)-1].Version; {
+	switch {
 	case version < latest:
 		return withHint(fmt.Errorf("the schema is at version %d, this sweep needs %d", version, latest), `Run "sweep migrate up" first.`)
 	case version > latest:
 		a.log.Warn("the schema is newer than this sweep: use a newer sweep soon", "schema", version, "known", latest)
 	}
 	return nil
+}
+
+// newestSchema is the newest version of the schema that this program can install.
+func newestSchema() (uint, error) {
+	all, err := migrations.List()
+	if err != nil {
+		return 0, err
+	}
+	return all[len(all)-1].Version, nil
 }

@@ -65,7 +65,7 @@ func (c *statusCmd) read(ctx context.Context, tx pgx.Tx, s *status) error {
 		return fmt.Errorf("read the settings: %w", err)
 	}
 	// The view walks by name and stops where the limit does.
-	s.Namespaces, err = rowsOf[namespaceRow](ctx, tx, "namespaces", `
+	s.Namespaces, err = rowsOf[namespaceRow](ctx, tx, "read the namespaces", `
 		select n.namespace, n.pending, n.claimed, n.failed, n.quota, n.strict, n.paused
 		from outbox.namespaces as n limit $1::int`, c.Scan+1)
 	if err != nil {
@@ -82,16 +82,13 @@ func (c *statusCmd) read(ctx context.Context, tx pgx.Tx, s *status) error {
 	if s.nodes, err = readNodes(ctx, tx, listRows); err != nil {
 		return err
 	}
-	s.Pauses, err = rowsOf[pauseRow](ctx, tx, "pauses", `
-		select p.namespace, p.task_queue, p.since, p.by, p.note from outbox.pauses as p
-		order by p.namespace nulls first, p.task_queue nulls first limit $1::int`, listRows)
-	if err != nil {
+	if s.Pauses, err = readPauses(ctx, tx, pauseTarget{}); err != nil {
 		return err
 	}
 	err = tx.QueryRow(ctx, `select outbox.count_expired($1::int)`, s.CountCap).Scan(&s.ExpiredLeases)
 	if err != nil {
 		return fmt.Errorf("count expired leases: %w", err)
 	}
-	s.Horizon, err = rowsOf[horizonHolder](ctx, tx, "what holds the horizon", horizonQuery, horizonRows)
+	s.Horizon, err = rowsOf[horizonHolder](ctx, tx, "read what holds the horizon", horizonQuery, horizonRows)
 	return err
 }

@@ -7,8 +7,6 @@ import (
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/shards"
 )
 
-const listRows = 100 // nodes, pauses
-
 // status is the result of the command: as JSON, and printed by its methods as tables.
 type status struct {
 	Database     string         `json:"database"`
@@ -116,7 +114,13 @@ func (s status) printPauses(a *app) error {
 	for _, p := range s.Pauses {
 		t.row(pauseTarget{Namespace: p.Namespace, Queue: p.TaskQueue}.String(), p.Since, p.By, p.Note)
 	}
-	return s.end(a, t, len(s.Pauses))
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if err := printCut(a, len(s.Pauses), listRows); err != nil {
+		return err
+	}
+	return a.printf("")
 }
 
 func (s status) printHorizon(a *app) error {
@@ -129,17 +133,6 @@ func (s status) printHorizon(a *app) error {
 	}
 	if err := t.flush(); err != nil {
 		return err
-	}
-	return a.printf("")
-}
-
-// end finishes a table, and says where it was cut.
-func (s status) end(a *app, t *table, rows int) error {
-	if err := t.flush(); err != nil {
-		return err
-	}
-	if rows >= listRows {
-		return a.printf("The first %d.\n", listRows)
 	}
 	return a.printf("")
 }

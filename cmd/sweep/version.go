@@ -4,8 +4,6 @@ import (
 	"context"
 	"runtime"
 	"runtime/debug"
-
-	"github.com/fairclaim/fairclaim/sql/migrations"
 )
 
 type versionCmd struct{ jsonFlag }
@@ -64,10 +62,7 @@ func readVersion() (versionInfo, error) {
 			}
 		}
 	}
-	all, err := migrations.List()
-	if err != nil {
-		return info, err
-	}
-	info.Schema = all[len(all)-1].Version
-	return info, nil
+	var err error
+	info.Schema, err = newestSchema()
+	return info, err
 }

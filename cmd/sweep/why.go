@@ -38,18 +38,12 @@ type whyRow struct {
 func (c *whyCmd) Run(ctx context.Context, a *app) error {
 	var r whyRow
 	err := a.withConn(ctx, func(conn *pgx.Conn) error {
-		return inReadTx(ctx, conn, func(tx pgx.Tx) error {
-			rows, err := tx.Query(ctx, `
+		return inReadTx(ctx, conn, func(tx pgx.Tx) (err error) {
+			r, err = rowOf[whyRow](ctx, tx, "why", `
 				select w.id, w.namespace, w.task_queue, w.shard, w.state, w.attempts, w.reason,
 				       case when isfinite(w.next_at) then w.next_at end, w.failures
 				from outbox.why($1::text) as w`, c.Key)
-			if err != nil {
-				return fmt.Errorf("why: %w", err)
-			}
-			if r, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[whyRow]); err != nil {
-				return fmt.Errorf("why: %w", err)
-			}
-			return nil
+			return err
 		})
 	})
 	if err != nil {
