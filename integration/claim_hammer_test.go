@@ -316,42 +316,42 @@ func hammers() map[string]hammer {
 	partition := &hammerPartition{of: make([][]int, 16)}
 	return map[string]hammer{
 		"INV-1 INV-2 overlapping shards and the same names": {
-			setUp: longBacklog(8, 2, 200, 10), sessions: 8, node: hammerAnyName, shards: hammerSomeShards, batch: 20, wait: 2 * time.Second,
+			setUp: longBacklog(8, 2, 200, 10), sessions: 8, node: hammerAnyName, shards: hammerSomeShards, batch: 20, wait: patience(),
 		},
 		"INV-4 one shard, so a claim must see the one before": {
 			setUp: `select outbox.configure('{"shard_count": 1, "default_quota": 3}');` + longBacklog(2, 2, 1500, 10), sessions: 8,
-			node: hammerOwnName, shards: hammerOneShard, batch: 5, check: hammerAbove(3), wait: 2 * time.Second,
+			node: hammerOwnName, shards: hammerOneShard, batch: 5, check: hammerAbove(3), wait: patience(),
 		},
 		"INV-4 disjoint shards share a quota": {
 			setUp: `select outbox.configure('{"default_quota": 5}');` + longBacklog(2, 2, 1500, 10), sessions: 16,
-			node: hammerOwnName, shards: hammerOwnShard, batch: 5, check: hammerAbove(5 + 16 - 1), wait: 2 * time.Second,
+			node: hammerOwnName, shards: hammerOwnShard, batch: 5, check: hammerAbove(5 + 16 - 1), wait: patience(),
 		},
 		"INV-4 strict namespaces, disjoint shards": {
 			setUp:    `select outbox.set_quota('ns1', 3, true), outbox.set_quota('ns2', 1, true);` + longBacklog(2, 2, 1500, 10),
-			sessions: 16, node: hammerOwnName, shards: hammerOwnShard, batch: 5, wait: 2 * time.Second,
+			sessions: 16, node: hammerOwnName, shards: hammerOwnShard, batch: 5, wait: patience(),
 			check: hammerAbove(3) + ` or (c.namespace = 'ns2' and count(*) > 1)`,
 		},
 		"INV-4 strict namespaces, shards that move": {
 			setUp:    `select outbox.set_quota('ns1', 3, true), outbox.set_quota('ns2', 1, true);` + longBacklog(3, 2, 1500, 10),
-			sessions: 16, node: hammerAnyName, shards: hammerSomeShards, batch: 5, wait: 2 * time.Second, lossy: true,
+			sessions: 16, node: hammerAnyName, shards: hammerSomeShards, batch: 5, wait: patience(), lossy: true,
 			others: []func(context.Context, *pgx.Conn, *rand.Rand) error{hammerRescue},
 			check:  hammerAbove(3) + ` and c.namespace <> 'ns3' or (c.namespace = 'ns2' and count(*) > 1)`,
 		},
 		"INV-4 any shards, any node": {
 			setUp: `select outbox.configure('{"default_quota": 5}');` + longBacklog(2, 2, 1500, 10), sessions: 16,
-			node: hammerOwnName, shards: hammerSomeShards, batch: 5, wait: 2 * time.Second, lossy: true,
+			node: hammerOwnName, shards: hammerSomeShards, batch: 5, wait: patience(), lossy: true,
 			others: []func(context.Context, *pgx.Conn, *rand.Rand) error{hammerRescue}, check: hammerAboveCeiling(5),
 		},
 		"INV-4 a partition that moves": {
 			setUp: `select outbox.configure('{"default_quota": 5}');` + longBacklog(2, 2, 1500, 10), sessions: 16,
-			node: partition.node, shards: partition.shards, batch: 5, wait: 2 * time.Second, lossy: true,
+			node: partition.node, shards: partition.shards, batch: 5, wait: patience(), lossy: true,
 			others: []func(context.Context, *pgx.Conn, *rand.Rand) error{hammerRescue},
 			check:  hammerAboveCeiling(5) + " union all " + hammerAboveOwners(5+16-1),
 		},
 		"INV-2 beside cancel, redrive, reschedule and rescue": {
 			setUp: longBacklog(8, 2, 100, 10), sessions: 4, node: hammerAnyName, shards: hammerSomeShards, batch: 20, lossy: true,
 			others: []func(context.Context, *pgx.Conn, *rand.Rand) error{hammerReschedule, hammerCancel, hammerRescue},
-			wait:   2 * time.Second,
+			wait:   patience(),
 		},
 	}
 }

@@ -22,10 +22,12 @@ func interSetUp(t *testing.T, sql string) *pgtest.DB {
 	return db
 }
 
-// interConnect opens a session in which no statement can wait for a lock.
+// interConnect opens a session in which no statement can wait for a lock: one that has to
+// fails. What it would wait for is held until the test gives it back, so that a second is
+// as good as a millisecond, and leaves a busy machine its time.
 func interConnect(t *testing.T, db *pgtest.DB) *pgx.Conn {
 	t.Helper()
-	return db.Connect(t, pgtest.Param("lock_timeout", "1ms"))
+	return db.Connect(t, pgtest.Param("lock_timeout", "1s"))
 }
 
 func interBegin(t *testing.T, conn *pgx.Conn) pgx.Tx {
@@ -104,7 +106,7 @@ func interWaits(t *testing.T, db *pgtest.DB, conn *pgx.Conn, do func() error) (d
 		select {
 		case err := <-result:
 			return err
-		case <-time.After(patience):
+		case <-time.After(patience()):
 			return errors.New("it still waits")
 		}
 	}
@@ -115,7 +117,7 @@ func interUntil(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !holds(); <-tick.C {
+	for deadline := time.Now().Add(patience()); !holds(); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain: %s", what)
 		}

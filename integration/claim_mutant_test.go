@@ -54,7 +54,7 @@ func mutantHammer(name string) func(context.Context, *testing.T, *pgtest.DB) err
 			t.Fatalf("there is no hammer %q", name)
 		}
 		h.wait = 200 * time.Millisecond
-		return h.run(ctx, db, time.Minute, 1)
+		return h.run(ctx, db, patience(), 1)
 	}
 }
 
@@ -72,7 +72,7 @@ func mutantAudit(ctx context.Context, t *testing.T, db *pgtest.DB) error {
 	t.Helper()
 	h := hammers()["INV-4 strict namespaces, shards that move"]
 	h.check, h.wait = "", time.Second
-	return h.run(ctx, db, time.Minute, 1)
+	return h.run(ctx, db, patience(), 1)
 }
 
 // mutantPlan finds by the plans, with statistics from when the tables were empty.

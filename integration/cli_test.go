@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 // sweepBinary returns the path of the sweep command, built once for all tests.
@@ -67,10 +66,10 @@ type sweepOutcome struct {
 }
 
 // start prepares the process, with nothing of the caller's environment that sweep
-// would look at.
+// would look at. One that hangs is killed in the end, long after a test gave it up.
 func (c sweepCall) start(t testing.TB) *exec.Cmd {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*patience())
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, sweepBinary(t), c.args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, c.env...)

@@ -51,7 +51,7 @@ func (f crashFault) Error() string { return string(f) }
 // crashWork enqueues, claims and settles until the server dies.
 func crashWork(ctx context.Context, dsn string, session int, ledger *crashLedger) error {
 	rng := rand.New(rand.NewPCG(uint64(session), 7))
-	return hammerLoop(ctx, dsn, time.Now().Add(time.Minute), "", func(conn *pgx.Conn) error {
+	return hammerLoop(ctx, dsn, time.Now().Add(patience()), "", func(conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `select e.id from generate_series(1, 10) as n cross join lateral outbox.enqueue(
 			'ns' || n % 4, 'q', gen_random_uuid()::text, '') as e(id)`)
 		if err != nil {

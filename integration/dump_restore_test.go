@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -48,7 +47,7 @@ func imageOf(major int) string {
 // client runs one of the programs, which must succeed, and returns what it printed.
 func client(t *testing.T, command []string, stdin []byte, args ...string) []byte {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience())
 	defer cancel()
 	all := append(append([]string{}, command...), args...)
 	cmd := exec.CommandContext(ctx, all[0], all[1:]...)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fairclaim/fairclaim/integration/pgtest"
 )
 
 // querier is what a pool, a connection and a transaction have in common.
@@ -94,12 +96,17 @@ func commit(t testing.TB, tx pgx.Tx) {
 
 // patience is how long a test waits for what must come before it says that it never
 // will. Only a test that fails waits so long, so a busy machine costs nothing.
-const patience = 2 * time.Minute
+func patience() time.Duration { return scaled(2 * time.Minute) }
+
+// scaled is d, longer or shorter by FAIRCLAIM_TEST_PATIENCE. A limit shorter than patience
+// goes through it: the time within which something must have happened, the lease that a
+// node must extend.
+func scaled(d time.Duration) time.Duration { return pgtest.Scaled(d) }
 
 // await polls until the query, which gives one boolean, says true.
 func await(t testing.TB, q querier, sql string, args ...any) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), patience())
 	defer cancel()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -116,7 +123,7 @@ func await(t testing.TB, q querier, sql string, args ...any) {
 // nobody gives back.
 func impatient(t testing.TB, conn *pgx.Conn) *pgx.Conn {
 	t.Helper()
-	run(t, conn, fmt.Sprintf("set lock_timeout = %d", patience.Milliseconds()))
+	run(t, conn, fmt.Sprintf("set lock_timeout = %d", patience().Milliseconds()))
 	return conn
 }
 

@@ -34,7 +34,7 @@ func startMigration(t *testing.T, db *pgtest.DB, f func(ctx context.Context, dsn
 	}
 	dsn := fmt.Sprintf("host='%s' port=%d user='%s' password='%s' dbname='%s' application_name='%s'",
 		cfg.Host, cfg.Port, cfg.User, cfg.Password, cfg.Database, m.name)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience())
 	go func() {
 		defer close(m.done)
 		m.res, m.err = f(ctx, dsn)
@@ -78,10 +78,10 @@ func TestMigrateCrash(t *testing.T) {
 	latest := int(latestVersion(t))
 	want := installedSchema(t)
 	up := func(ctx context.Context, dsn string) (migrations.Result, error) {
-		return migrations.Up(ctx, dsn, migrations.Options{LockTimeout: time.Minute})
+		return migrations.Up(ctx, dsn, migrations.Options{LockTimeout: patience()})
 	}
 	down := func(ctx context.Context, dsn string) (migrations.Result, error) {
-		return migrations.Down(ctx, dsn, 1, migrations.Options{LockTimeout: time.Minute})
+		return migrations.Down(ctx, dsn, 1, migrations.Options{LockTimeout: patience()})
 	}
 	for name, tc := range map[string]struct {
 		from   int // the version that stands at first
@@ -249,7 +249,7 @@ func TestMigrateCancelled(t *testing.T) {
 			ctx, cancel, want := end(t.Context())
 			defer cancel()
 			m := startMigration(t, db, func(_ context.Context, dsn string) (migrations.Result, error) {
-				return migrations.Up(ctx, dsn, migrations.Options{LockTimeout: time.Minute})
+				return migrations.Up(ctx, dsn, migrations.Options{LockTimeout: patience()})
 			})
 			if want == context.Canceled {
 				m.waits(t, admin)

@@ -164,7 +164,7 @@ func TestMigrateBusy(t *testing.T) {
 			run(t, ledger, "begin")
 			run(t, ledger, "lock table outbox.migration in share mode")
 			m := startMigration(t, db, func(ctx context.Context, dsn string) (migrations.Result, error) {
-				return migrations.Up(ctx, dsn, migrations.Options{LockTimeout: time.Minute})
+				return migrations.Up(ctx, dsn, migrations.Options{LockTimeout: patience()})
 			})
 			m.waits(t, db.Admin(t))
 			return m.name

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
@@ -240,7 +239,7 @@ func checkSearchPath(t *testing.T, admin *pgx.Conn, dsn, want string) {
 // TestMigrateNoPassword: no error shows a password, however wrong the string is.
 func TestMigrateNoPassword(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience())
 	defer cancel()
 	live, err := url.Parse(pg.New(t).DSN)
 	if err != nil {

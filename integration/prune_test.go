@@ -22,7 +22,7 @@ func TestPruneMakesNoClaimWait(t *testing.T) {
 	put(t, conn, "n", "q", "k")
 	tx := begin(t, pruner)
 	run(t, tx, "select outbox.prune()")
-	run(t, conn, "set lock_timeout = '1ms'")
+	run(t, conn, "set lock_timeout = '1s'")
 	if got := claim(t, conn, "old", 10); len(got) != 0 {
 		t.Errorf("claimed %d", len(got))
 	}

@@ -31,12 +31,17 @@ type soakConfig struct {
 	Dir    string // where it writes what it delivers, and its stats at the end
 }
 
+// soakLease is how long a lease lasts in the soak, unless it is extended.
+const soakLease = time.Minute
+
 // soakDelivery is one line of a node's deliveries, on disk before the sink says done.
 type soakDelivery struct {
-	Key     string
-	Token   int64
-	Attempt int32
-	node    string
+	Key        string
+	Token      int64
+	Attempt    int32
+	Suspect    int32     // expired leases that were not charged
+	LeaseUntil time.Time // as the claim set it
+	node       string
 }
 
 // soakNode is the life of a node's process: it sweeps until SIGTERM. It returns the code
@@ -108,7 +113,7 @@ func soakSink(file *os.File) driver.SinkFunc {
 		if m.Attempt == 1 && h%30 == 0 {
 			return driver.RetryAfter(errors.New("try again"), 0)
 		}
-		line, err := json.Marshal(soakDelivery{Key: m.DispatchKey, Token: m.ClaimToken, Attempt: m.Attempt})
+		line, err := json.Marshal(soakDelivery{Key: m.DispatchKey, Token: m.ClaimToken, Attempt: m.Attempt, Suspect: m.Suspect, LeaseUntil: m.LeaseUntil})
 		if err != nil {
 			return driver.Permanent(err)
 		}

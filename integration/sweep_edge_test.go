@@ -80,7 +80,7 @@ func working(times int) driver.Sink {
 // each. Between the pauses it works.
 func TestNoFlappingAtTheEdge(t *testing.T) {
 	t.Parallel()
-	const minPause = 50 * time.Millisecond
+	const minPause = 100 * time.Millisecond
 	for name, option := range map[string]func(*driver.Config){
 		"bytes":                func(c *driver.Config) { c.High, c.Low = 0.8, 0.5 },
 		"low as high":          func(c *driver.Config) { c.High, c.Low = 0.8, 0.8 },
@@ -156,8 +156,8 @@ func TestRecoveredSinkIsResumed(t *testing.T) {
 			if recovered.After(from) {
 				from = recovered
 			}
-			if late := log.seen()[1].at.Sub(from); late < 0 || late > tick*6/5+slack {
-				t.Errorf("it resumed %v after it could, want within a sweep of %v, give or take %v", late, tick, slack)
+			if late := log.seen()[1].at.Sub(from); late < 0 || late > tick*6/5+scaled(slack) {
+				t.Errorf("it resumed %v after it could, want within a sweep of %v, give or take %v", late, tick, scaled(slack))
 			}
 			eventually(t, "all is settled", func() bool { return n.Stats().Done == 20 })
 			n.drained(t)

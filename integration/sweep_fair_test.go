@@ -45,7 +45,7 @@ func TestSlowTenantBesideQuick(t *testing.T) {
 // share of the slots, and the loop claims on while the first batch is under way.
 func TestQuickTenantWaitsLessThanTwoSweeps(t *testing.T) {
 	t.Parallel()
-	const tick = 100 * time.Millisecond
+	tick := quickTick()
 	db := pg.New(t)
 	var slow atomic.Int64
 	var most atomic.Int64

@@ -50,17 +50,17 @@ func TestExtendPassesOverWhatIsLocked(t *testing.T) {
 func TestLeasesRunOnWhileSettlesHang(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	run(t, db.Pool, `select outbox.configure('{"lease": "3 s"}')`)
+	shortLeases(t, db.Pool)
 	fill(t, db.Pool, "ns", "q", 20, 0)
 	sink := newHanging()
-	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.DeliveryTimeout = 2 * time.Second }))
+	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.DeliveryTimeout = shortLease() * 2 / 3 }))
 	eventually(t, "all deliveries are under way", func() bool { return len(sink.begun) == 20 })
 	var other collector
 	rescuer := startNode(t, newNode(t, db, &other, func(c *driver.Config) { c.Node = "n2" }))
 	tx := begin(t, db.Connect(t))
 	run(t, tx, "select from outbox.claimed order by id limit 1 for update")
 	close(sink.let)
-	await(t, db.Pool, "select clock_timestamp() > min(claimed_at) + interval '7 s' from outbox.claimed")
+	await(t, db.Pool, "select clock_timestamp() > min(claimed_at) + 2.4 * $1::interval from outbox.claimed", shortLease())
 	commit(t, tx)
 	await(t, db.Pool, "select count(*) = 20 from outbox.settled")
 	if s := n.drained(t); s.Done < 19 || s.Lost > 1 || len(other.keys()) > 1 {

@@ -74,7 +74,7 @@ func TestSweepOnceEndsWithABadSink(t *testing.T) {
 			run(t, db.Pool, `select outbox.configure('{"max_attempts": 3, "retry_base": "1 h"}')`)
 			fill(t, db.Pool, "ns", "q", 30, 10)
 			s := newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error { return test.answer }))
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), patience())
 			defer cancel()
 			if err := s.Once(ctx, 0); !errors.Is(err, test.want) {
 				t.Errorf("Once gives %v, want %v", err, test.want)

@@ -67,7 +67,7 @@ func TestParkedKeepTheirLeases(t *testing.T) {
 	db := pg.New(t)
 	shortLeases(t, db.Pool)
 	n, hang := hungTenant(t, db)
-	await(t, db.Pool, "select clock_timestamp() > min(claimed_at) + interval '2.5 s' from outbox.claimed")
+	await(t, db.Pool, "select clock_timestamp() > min(claimed_at) + 2.5 * $1::interval from outbox.claimed", shortLease())
 	if s := n.Stats(); s.InFlight != 40 || s.Lost+s.Released != 0 {
 		t.Errorf("after 2.5 leases: %+v, want all 40 in flight", s)
 	}

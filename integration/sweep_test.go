@@ -64,7 +64,7 @@ func (n *sweepNode) ended(t testing.TB) error {
 	t.Helper()
 	select {
 	case <-n.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience()):
 		t.Fatal("Run has not returned")
 	}
 	if stats := n.Stats(); stats.UsedBytes != 0 || stats.InFlight != 0 {
@@ -86,7 +86,7 @@ func (n *sweepNode) drained(t testing.TB) driver.Stats {
 // eventually polls until ok says true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(patience())
 	defer deadline.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

@@ -37,7 +37,7 @@ func rolePool(t *testing.T, db *pgtest.DB, size int, settings ...string) *pgxpoo
 		}()
 		select {
 		case <-closed:
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience()):
 			t.Error("a connection of the pool is never given back")
 		}
 	})
@@ -49,7 +49,7 @@ func rolePool(t *testing.T, db *pgtest.DB, size int, settings ...string) *pgxpoo
 func TestSweepStrictTimeouts(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	run(t, db.Pool, `select outbox.configure('{"lease": "2 s"}')`) // extended meanwhile
+	configureLease(t, db.Pool, scaled(4*time.Second)) // extended meanwhile
 	pool := rolePool(t, db, 4, "set idle_in_transaction_session_timeout = '500 ms'", "set statement_timeout = '2 s'")
 	fill(t, db.Pool, "ns", "q", 60, 100)
 	var sink collector
@@ -115,7 +115,7 @@ func TestPoolCancelled(t *testing.T) {
 	eventually(t, "all connections are given back", func() bool { return pool.Stat().AcquiredConns() == 0 })
 	var all []*pgxpool.Conn
 	for range 4 {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience())
 		conn, err := pool.Acquire(ctx)
 		cancel()
 		if err != nil {

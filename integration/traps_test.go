@@ -93,7 +93,7 @@ func trapped(t *testing.T) (*pgtest.DB, *pgx.Conn) {
 	}
 	run(t, admin, "alter sequence public.sprung restart")
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience())
 		defer cancel()
 		var sprung bool
 		if err := admin.QueryRow(ctx, "select is_called from public.sprung").Scan(&sprung); err != nil || sprung {

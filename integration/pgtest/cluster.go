@@ -29,7 +29,7 @@ type Cluster struct {
 // tests and stops the server. It returns the code to exit with. A nil setup
 // leaves the template empty.
 func (c *Cluster) Main(m *testing.M, setup Setup) int {
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), Scaled(startTimeout))
 	defer cancel()
 	if err := c.open(ctx, Options{}, setup); err != nil {
 		fmt.Fprintln(os.Stderr, "pgtest:", err)
@@ -37,7 +37,7 @@ func (c *Cluster) Main(m *testing.M, setup Setup) int {
 	}
 	code := m.Run()
 
-	ctx, cancel = context.WithTimeout(context.Background(), stopTimeout)
+	ctx, cancel = context.WithTimeout(context.Background(), Scaled(stopTimeout))
 	defer cancel()
 	if err := c.Close(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "pgtest:", err)
@@ -64,7 +64,7 @@ func (c *Cluster) open(ctx context.Context, opts Options, setup Setup) error {
 	c.server = server
 	c.template = "fairclaim_" + server.run
 	if err := c.prepare(ctx, setup); err != nil {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), Scaled(stopTimeout))
 		defer cancel()
 		return errors.Join(err, c.Close(stop))
 	}

@@ -16,7 +16,7 @@ import (
 const poolSize = 16
 
 // releaseTimeout is how long a cleanup waits for connections that are still in use.
-const releaseTimeout = 5 * time.Second
+const releaseTimeout = 30 * time.Second
 
 // DB is one test's database. Its methods may be called concurrently.
 type DB struct {
@@ -110,7 +110,7 @@ func (db *DB) Role(t testing.TB, settings ...string) Role {
 
 // drop removes the database and then its roles.
 func (db *DB) drop(t testing.TB) {
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), Scaled(stopTimeout))
 	defer cancel()
 	db.closePool(t)
 	if err := db.server.DropDatabase(ctx, db.Name); err != nil {
@@ -134,7 +134,7 @@ func (db *DB) closePool(t testing.TB) {
 	go func() { db.Pool.Close(); close(closed) }()
 	select {
 	case <-closed:
-	case <-time.After(releaseTimeout):
+	case <-time.After(Scaled(releaseTimeout)):
 		t.Errorf("pgtest: %d connections of the pool were never released", db.Pool.Stat().AcquiredConns())
 	}
 }

@@ -48,7 +48,7 @@ type docker struct {
 
 // dockerAnswers reports whether a Docker engine is there.
 func dockerAnswers(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	ctx, cancel := context.WithTimeout(ctx, Scaled(pingTimeout))
 	defer cancel()
 	c, err := client.New(client.FromEnv)
 	if err != nil {
@@ -96,7 +96,7 @@ func openDocker(ctx context.Context, opts Options) (engine, error) {
 }
 
 func dockerClient(ctx context.Context) (*testcontainers.DockerClient, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, Scaled(callTimeout))
 	defer cancel()
 	api, err := testcontainers.NewDockerClientWithOpts(ctx)
 	if err != nil {
@@ -119,7 +119,7 @@ func (d *docker) chooseImage(ctx context.Context, opts Options) string {
 }
 
 func (d *docker) haveImage(ctx context.Context, image string) bool {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, Scaled(callTimeout))
 	defer cancel()
 	_, err := d.client.ImageInspect(ctx, image)
 	return err == nil
@@ -173,7 +173,7 @@ func (d *docker) failed(ctx context.Context) error {
 }
 
 func (d *docker) running(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, Scaled(callTimeout))
 	defer cancel()
 	state, err := d.container.State(ctx)
 	if err != nil {
@@ -184,7 +184,7 @@ func (d *docker) running(ctx context.Context) (bool, error) {
 
 // logTail is the end of the container's output, on lines of its own.
 func (d *docker) logTail(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, Scaled(callTimeout))
 	defer cancel()
 	logs, err := d.container.Logs(ctx)
 	if err != nil {
@@ -196,7 +196,7 @@ func (d *docker) logTail(ctx context.Context) string {
 }
 
 func (d *docker) start(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, Scaled(callTimeout))
 	defer cancel()
 	_, err := d.client.ContainerStart(ctx, d.container.ID, client.ContainerStartOptions{})
 	return err
@@ -208,7 +208,7 @@ func (d *docker) interrupt(ctx context.Context) error { return d.signal(ctx, "SI
 // signal sends a signal that ends PostgreSQL, which is the container's first
 // process, and waits for its end. A container that has ended is left alone.
 func (d *docker) signal(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, Scaled(callTimeout))
 	defer cancel()
 	if running, err := d.running(ctx); err != nil || !running {
 		return err
@@ -235,7 +235,7 @@ func (d *docker) keep(context.Context) error {
 }
 
 func (d *docker) remove(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, Scaled(callTimeout))
 	defer cancel()
 	err := d.container.Terminate(ctx, testcontainers.StopTimeout(0))
 	if d.guard != nil {

@@ -19,6 +19,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// poolerTimeout bounds the start of a pooler.
+const poolerTimeout = 30 * time.Second
+
 // ErrNoPooler is returned by [StartPooler] on a machine that has no pgbouncer.
 var ErrNoPooler = errors.New("no pgbouncer found: apt-get install pgbouncer (or set PGBOUNCER to the program)")
 
@@ -116,7 +119,7 @@ func stopPooler(t testing.TB, alive io.Closer, cmd *exec.Cmd, dir string) {
 
 // awaitPooler returns when the pooler answers.
 func awaitPooler(t testing.TB, dsn string) error {
-	ctx, cancel := context.WithTimeout(t.Context(), connectTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), Scaled(poolerTimeout))
 	defer cancel()
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()

@@ -26,7 +26,7 @@ const (
 	// startTimeout bounds the start of a server, the pull of an image included,
 	// stopTimeout what is done to end it.
 	startTimeout = 5 * time.Minute
-	stopTimeout  = 30 * time.Second
+	stopTimeout  = 2 * time.Minute
 
 	// connectTimeout bounds one attempt to connect; a server that starts is asked again.
 	connectTimeout = 5 * time.Second
@@ -82,6 +82,9 @@ func (o Options) settings() map[string]string {
 
 // fromEnv fills in what o leaves to the environment.
 func (o Options) fromEnv() (Options, error) {
+	if _, err := patience(); err != nil {
+		return o, err
+	}
 	o.Kind = cmp.Or(o.Kind, Kind(os.Getenv("FAIRCLAIM_PG")))
 	if major := os.Getenv("FAIRCLAIM_PG_MAJOR"); o.Major == 0 && major != "" {
 		n, err := strconv.Atoi(major)
@@ -136,7 +139,7 @@ type Server struct {
 // the existing one, and waits until it answers. Where there is none the error
 // is one line that says what to install.
 func Start(ctx context.Context, opts Options) (*Server, error) {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, Scaled(startTimeout))
 	defer cancel()
 	opts, err := opts.fromEnv()
 	if err != nil {
@@ -190,7 +193,7 @@ func (s *Server) begin(ctx context.Context, opts Options) error {
 
 // discard removes a server whose start failed, perhaps because time was up.
 func discard(e engine) error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), Scaled(stopTimeout))
 	defer cancel()
 	return e.remove(ctx)
 }
@@ -216,7 +219,7 @@ func (s *Server) wait(ctx context.Context) error {
 }
 
 func ping(ctx context.Context, dsn string) error {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, Scaled(connectTimeout))
 	defer cancel()
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -245,7 +248,7 @@ func (s *Server) StopCommand() string { return s.engine.removeCommand() }
 // Kill ends every process of the server with SIGKILL and returns when they are
 // gone. An existing server is not ours to kill: the error is [errors.ErrUnsupported].
 func (s *Server) Kill(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	ctx, cancel := context.WithTimeout(ctx, Scaled(stopTimeout))
 	defer cancel()
 	if err := s.engine.kill(ctx); err != nil {
 		return fmt.Errorf("kill PostgreSQL: %w", err)
@@ -257,7 +260,7 @@ func (s *Server) Kill(ctx context.Context) error {
 // way and starts it again, and waits until it answers under its old address.
 // For an existing server the error is [errors.ErrUnsupported].
 func (s *Server) Restart(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, Scaled(startTimeout))
 	defer cancel()
 	if err := s.engine.interrupt(ctx); err != nil {
 		return fmt.Errorf("stop PostgreSQL: %w", err)
@@ -272,7 +275,7 @@ func (s *Server) Restart(ctx context.Context) error {
 // was found. Further calls return what the first did.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stop.Do(func() {
-		ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+		ctx, cancel := context.WithTimeout(ctx, Scaled(stopTimeout))
 		defer cancel()
 		if s.kind == KindDSN {
 			s.stopErr = s.dropRole(ctx, s.owner.Name)

@@ -19,7 +19,7 @@ import (
 )
 
 // deadline is how long a test waits for what happens in another process.
-const deadline = 30 * time.Second
+func deadline() time.Duration { return pgtest.Scaled(2 * time.Minute) }
 
 func TestStartSaysWhatItUses(t *testing.T) {
 	t.Parallel()
@@ -225,7 +225,7 @@ func exec1(t *testing.T, conn *pgx.Conn, statement string) {
 
 // answers reports whether something listens where dsn points to and speaks like PostgreSQL.
 func answers(dsn string) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	ctx, cancel := context.WithTimeout(context.Background(), deadline())
 	defer cancel()
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -244,12 +244,12 @@ func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
-	end := time.After(deadline)
+	end := time.After(deadline())
 	for !done() {
 		select {
 		case <-poll.C:
 		case <-end:
-			t.Fatalf("not within %v: %s", deadline, what)
+			t.Fatalf("not within %v: %s", deadline(), what)
 		}
 	}
 }
