@@ -8,13 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// DB is what claiming needs: a [Querier] that can begin a transaction. A
-// *pgxpool.Pool and a *pgx.Conn are.
-type DB interface {
-	Querier
-	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
-}
-
 // ClaimRequest is what to claim.
 type ClaimRequest struct {
 	Node     string  // who claims; a second claim of the same node is empty while one is under way
@@ -36,26 +29,19 @@ type ClaimRequest struct {
 // The transaction is begun read committed, whatever the role's default: the counting
 // of quotas needs it. Where sessions are read only by default it fails: what settles the
 // messages would fail too.
-func Claim(ctx context.Context, db DB, r ClaimRequest) ([]Message, error) {
-	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+func Claim(ctx context.Context, db DB, r ClaimRequest) ([]Delivery, error) {
+	var deliveries []Delivery
+	err := readCommitted(ctx, db, func(tx pgx.Tx) (err error) {
+		deliveries, err = claim(ctx, tx, r)
+		return err
+	})
 	if err != nil {
 		return nil, wrap("claim", err)
 	}
-	messages, err := claim(ctx, tx, r)
-	if err != nil {
-		// The claim's own error is the one to tell; a broken connection rolls back by itself.
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
-		defer cancel()
-		_ = tx.Rollback(late)
-		return nil, wrap("claim", err)
-	}
-	if err := tx.Commit(ctx); err != nil {
-		return nil, wrap("claim", err)
-	}
-	return messages, nil
+	return deliveries, nil
 }
 
-func claim(ctx context.Context, q Querier, r ClaimRequest) ([]Message, error) {
+func claim(ctx context.Context, q Querier, r ClaimRequest) ([]Delivery, error) {
 	var maxBytes *int64
 	if r.MaxBytes > 0 {
 		maxBytes = &r.MaxBytes
@@ -68,20 +54,20 @@ from outbox.claim_fair($1::pg_catalog.text, $2::int[], $3::int, $4::bigint, $5::
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Message, error) {
-		var m Message
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Delivery, error) {
+		var d Delivery
 		var headers *string
 		var leaseUntil int64 // microseconds
-		err := row.Scan(&m.ID, &m.ClaimToken, &m.Namespace, &m.TaskQueue, &m.DispatchKey, &m.Shard, &m.Attempt,
-			&m.ContentType, &headers, (*bytea)(&m.Payload), &leaseUntil, &m.Pass, &m.PayloadBytes, &m.Suspect)
+		err := row.Scan(&d.ID, &d.ClaimToken, &d.Namespace, &d.TaskQueue, &d.DispatchKey, &d.Shard, &d.Attempt,
+			&d.ContentType, &headers, (*bytea)(&d.Payload), &leaseUntil, &d.Pass, &d.PayloadBytes, &d.Suspect)
 		if err != nil {
-			return m, err
+			return d, err
 		}
-		m.LeaseUntil = time.UnixMicro(leaseUntil)
+		d.LeaseUntil = time.UnixMicro(leaseUntil)
 		if headers != nil {
-			m.Headers = parseHeaders(*headers)
+			d.Headers = parseHeaders(*headers)
 		}
-		return m, nil
+		return d, nil
 	})
 }
 

@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -34,12 +32,6 @@ const (
 		                          $6::pg_catalog.text[]::pg_catalog.jsonb[], $7::pg_catalog.text[]::interval[]) as b`
 )
 
-// Querier runs a query: a *pgxpool.Pool, a *pgx.Conn or a pgx.Tx, in whatever
-// query execution mode.
-type Querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
 // Enqueued is what became of one message.
 type Enqueued struct {
 	ID        int64 // 0 for a duplicate
@@ -53,7 +45,7 @@ type Enqueued struct {
 // made again. Errors match [ErrBadArgument], [ErrKeyTaken] or [ErrPayloadTooLarge]
 // where one of them is the reason; any error of the database leaves its transaction
 // aborted, as usual.
-func Enqueue(ctx context.Context, db Querier, m NewMessage) (Enqueued, error) {
+func Enqueue(ctx context.Context, db Querier, m Message) (Enqueued, error) {
 	args, err := enqueueArgs(m)
 	if err == nil {
 		err = checkEncoding(db)
@@ -85,8 +77,8 @@ func Enqueue(ctx context.Context, db Querier, m NewMessage) (Enqueued, error) {
 // Errors are those of Enqueue. Where the database refuses messages, its text gives
 // their positions, 1 the first, among those of the statement; which these are is
 // said where there are several.
-func EnqueueBatch(ctx context.Context, db Querier, ms []NewMessage) ([]Enqueued, error) {
-	return enqueueBatch(ms, func(part []NewMessage, found func(ord int32, id *int64)) error {
+func EnqueueBatch(ctx context.Context, db Querier, ms []Message) ([]Enqueued, error) {
+	return enqueueBatch(ms, func(part []Message, found func(ord int32, id *int64)) error {
 		if err := checkEncoding(db); err != nil {
 			return err
 		}
@@ -107,7 +99,7 @@ func EnqueueBatch(ctx context.Context, db Querier, ms []NewMessage) ([]Enqueued,
 // Validate reports whether every outbox could take m, apart from the size of its
 // payload, for which each has its own limit. Enqueue calls it; so can who wants to
 // know before. The error matches [ErrBadArgument] and names the field.
-func (m NewMessage) Validate() error {
+func (m Message) Validate() error {
 	for _, f := range []struct {
 		name, value string
 		min, max    int
@@ -150,17 +142,17 @@ func enqueued(id *int64) Enqueued {
 	return Enqueued{ID: *id}
 }
 
-func enqueueArgs(m NewMessage) ([]any, error) {
+func enqueueArgs(m Message) ([]any, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
 	return []any{
 		m.Namespace, m.TaskQueue, m.DispatchKey, payload(m),
-		contentType(m), headers(m), delay(m),
+		contentType(m), headers(m), interval(max(m.Delay, 0)),
 	}, nil
 }
 
-func batchArgs(ms []NewMessage) []any {
+func batchArgs(ms []Message) []any {
 	var namespaces, queues, keys, types, heads, delays []string
 	var payloads [][]byte
 	for _, m := range ms {
@@ -170,14 +162,14 @@ func batchArgs(ms []NewMessage) []any {
 		payloads = append(payloads, payload(m))
 		types = append(types, contentType(m))
 		heads = append(heads, headers(m))
-		delays = append(delays, delay(m))
+		delays = append(delays, interval(max(m.Delay, 0)))
 	}
 	return []any{namespaces, queues, keys, payloads, types, heads, delays}
 }
 
 // enqueueBatch cuts ms into statements and puts their answers back in place. send
 // runs one statement, and calls found with each row of its answer.
-func enqueueBatch(ms []NewMessage, send func(part []NewMessage, found func(ord int32, id *int64)) error) ([]Enqueued, error) {
+func enqueueBatch(ms []Message, send func(part []Message, found func(ord int32, id *int64)) error) ([]Enqueued, error) {
 	for i, m := range ms {
 		if err := m.Validate(); err != nil {
 			return nil, fmt.Errorf("enqueue batch: message %d: %w", i, err)
@@ -186,7 +178,7 @@ func enqueueBatch(ms []NewMessage, send func(part []NewMessage, found func(ord i
 	result := make([]Enqueued, len(ms))
 	parts := cut(ms)
 	for _, part := range parts {
-		some := make([]NewMessage, len(part))
+		some := make([]Message, len(part))
 		for i, at := range part {
 			some[i] = ms[at]
 		}
@@ -213,7 +205,7 @@ func enqueueBatch(ms []NewMessage, send func(part []NewMessage, found func(ord i
 
 // keyRange names the messages of one statement among others: their keys lie between
 // those of all others.
-func keyRange(ms []NewMessage) string {
+func keyRange(ms []Message) string {
 	keys := make([]string, len(ms))
 	for i, m := range ms {
 		keys[i] = m.DispatchKey
@@ -224,7 +216,7 @@ func keyRange(ms []NewMessage) string {
 // cut deals the places of ms out to statements, those with smaller keys first.
 // Inside of a statement they keep the order of ms, so that of two messages with
 // one key the first is written.
-func cut(ms []NewMessage) [][]int {
+func cut(ms []Message) [][]int {
 	places := make([]int, len(ms))
 	for i := range places {
 		places[i] = i
@@ -259,16 +251,16 @@ func cut(ms []NewMessage) [][]int {
 }
 
 // payload is never nil, which drivers send as null.
-func payload(m NewMessage) []byte {
+func payload(m Message) []byte {
 	if m.Payload == nil {
 		return []byte{}
 	}
 	return m.Payload
 }
 
-func contentType(m NewMessage) string { return cmp.Or(m.ContentType, "application/json") }
+func contentType(m Message) string { return cmp.Or(m.ContentType, "application/json") }
 
-func headers(m NewMessage) string {
+func headers(m Message) string {
 	if len(m.Headers) == 0 {
 		return "{}"
 	}
@@ -277,13 +269,4 @@ func headers(m NewMessage) string {
 		panic(err)
 	}
 	return string(text)
-}
-
-// delay is an interval as PostgreSQL reads it in every setting of IntervalStyle.
-func delay(m NewMessage) string {
-	if m.Delay <= 0 {
-		return "0"
-	}
-	us := (m.Delay-1)/time.Microsecond + 1 // up: never due too soon
-	return strconv.FormatInt(int64(us), 10) + " microseconds"
 }

@@ -21,7 +21,7 @@ const enqueueBatchSQLQuery = `
 	                          $7::pg_catalog.text::interval[]) as b`
 
 // EnqueueSQL is [Enqueue] for database/sql.
-func EnqueueSQL(ctx context.Context, db SQLQuerier, m NewMessage) (Enqueued, error) {
+func EnqueueSQL(ctx context.Context, db SQLQuerier, m Message) (Enqueued, error) {
 	args, err := enqueueArgs(m)
 	if err != nil {
 		return Enqueued{}, wrap("enqueue", err)
@@ -36,8 +36,8 @@ func EnqueueSQL(ctx context.Context, db SQLQuerier, m NewMessage) (Enqueued, err
 
 // EnqueueBatchSQL is [EnqueueBatch] for database/sql. Payloads travel in hexadecimal,
 // at twice their size.
-func EnqueueBatchSQL(ctx context.Context, db SQLQuerier, ms []NewMessage) ([]Enqueued, error) {
-	return enqueueBatch(ms, func(part []NewMessage, found func(ord int32, id *int64)) error {
+func EnqueueBatchSQL(ctx context.Context, db SQLQuerier, ms []Message) ([]Enqueued, error) {
+	return enqueueBatch(ms, func(part []Message, found func(ord int32, id *int64)) error {
 		args := batchArgs(part)
 		for i, arg := range args {
 			switch a := arg.(type) {

@@ -2,9 +2,9 @@ package driver
 
 import "time"
 
-// NewMessage is a message to enqueue. The zero value of each optional field
+// Message is a message to enqueue. The zero value of each optional field
 // means "use the default".
-type NewMessage struct {
+type Message struct {
 	Namespace   string // the tenant; 1 to 512 bytes of UTF-8
 	TaskQueue   string // the route inside the tenant; 1 to 512 bytes of UTF-8
 	DispatchKey string // the message's identity, UNIQUE over all tenants; 1 to 512 bytes of UTF-8
@@ -15,8 +15,8 @@ type NewMessage struct {
 	Delay       time.Duration     // optional; due this long after the database receives the call
 }
 
-// Message is one claimed message: what a [Sink] gets and a settle call shows.
-type Message struct {
+// Delivery is one claimed message: what a claim brings.
+type Delivery struct {
 	ID          int64
 	ClaimToken  int64 // new with each claim; a settle that shows an old one is lost (INV-9)
 	Namespace   string
@@ -32,4 +32,21 @@ type Message struct {
 
 	PayloadBytes int64 // length of the payload, also where the claim left it out
 	Suspect      int32 // so many nodes in a row may have died of it; above 0, see [BeginDelivery]
+}
+
+// Ref names one claim of one message: what a settle call must show (INV-9).
+type Ref struct {
+	ID    int64
+	Token int64
+}
+
+// Ref returns the reference to this claim of the message.
+func (d *Delivery) Ref() Ref { return Ref{d.ID, d.ClaimToken} }
+
+func idsAndTokens(refs []Ref) (ids, tokens []int64) {
+	ids, tokens = make([]int64, len(refs)), make([]int64, len(refs))
+	for i, r := range refs {
+		ids[i], tokens[i] = r.ID, r.Token
+	}
+	return ids, tokens
 }

@@ -9,8 +9,8 @@ import (
 // Payloads reads Payload and Headers of messages that were claimed without them
 // ([ClaimRequest].WithoutPayloads). It returns the claims that do not hold any more: their
 // messages stay as they are. Where it fails, some may have been read, and all may be read again.
-func Payloads(ctx context.Context, db Querier, messages []*Message) (lost []Ref, err error) {
-	missing := make(map[Ref]*Message, len(messages))
+func Payloads(ctx context.Context, db Querier, messages []*Delivery) (lost []Ref, err error) {
+	missing := make(map[Ref]*Delivery, len(messages))
 	refs := make([]Ref, len(messages))
 	for i, m := range messages {
 		refs[i] = m.Ref()

@@ -1,79 +1,12 @@
 package driver
 
 import (
-	"encoding/hex"
+	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 )
-
-// The statements of this package run in sessions of the caller, often in his transactions:
-// they change no setting there, and depend on none.
-//
-// So every name in them is qualified: functions, types and operators too, without which
-// the search_path decides what is called, and whoever may create objects in a schema on it
-// has them run with the caller's rights. int, bigint, boolean and interval are words of
-// the grammar and always mean PostgreSQL's own types. in, between, nullif and "is distinct
-// from" look an operator up by the search_path, and are not used.
-//
-// And results are of types that look the same under every setting of bytea_output,
-// DateStyle, IntervalStyle, extra_float_digits and TimeZone, for query modes in which they
-// come as text: whole numbers, for instants and spans too (microseconds), texts, and bytea.
-
-// bytea reads a bytea in whatever form it comes. pgx by itself reads text in the form of
-// bytea_output = hex alone.
-type bytea []byte
-
-// ScanBytes takes the binary form.
-func (b *bytea) ScanBytes(v []byte) error {
-	*b = slices.Clone(v)
-	return nil
-}
-
-var errBytea = errors.New("not the text of a bytea")
-
-// ScanText takes the text of either setting of bytea_output. They cannot be mixed up: the
-// escape form writes each backslash twice, or before three digits.
-func (b *bytea) ScanText(v pgtype.Text) (err error) {
-	text, isHex := strings.CutPrefix(v.String, `\x`)
-	if !v.Valid {
-		*b = nil
-		return nil
-	}
-	if isHex {
-		*b, err = hex.DecodeString(text)
-		return err
-	}
-	out := make([]byte, 0, len(text))
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case c != '\\':
-			out = append(out, c)
-		case strings.HasPrefix(text[i+1:], `\`):
-			out = append(out, '\\')
-			i++
-		default:
-			if len(text) < i+4 {
-				return errBytea
-			}
-			n := 0
-			for _, digit := range []byte(text[i+1 : i+4]) {
-				if digit < '0' || digit > '7' {
-					return fmt.Errorf("%w: %q", errBytea, text[i:i+4])
-				}
-				n = n<<3 | int(digit-'0')
-			}
-			out = append(out, byte(n))
-			i += 3
-		}
-	}
-	*b = out
-	return nil
-}
 
 // ErrEncoding is why a call was refused before it reached the database: pgx sends and reads
 // texts as they are, and the server would take them for ones in another encoding.
@@ -95,10 +28,50 @@ func checkEncoding(db any) error {
 	return nil
 }
 
-// orNull is an optional text: null where it is empty.
-func orNull(s string) *string {
-	if s == "" {
+// ErrPooler is why [CheckSession] refuses connections that go through a pooler and prepare
+// statements, the default of pgx.
+var ErrPooler = errors.New("the connection goes through a pooler, where prepared statements are lost: add default_query_exec_mode=cache_describe to the connection string")
+
+// ErrReadOnly is why [CheckSession] refuses sessions in which nothing can be written.
+var ErrReadOnly = errors.New("the sessions are read only: a standby, or a role with default_transaction_read_only")
+
+// CheckSession refuses connections on which the calls of this package would not work: whose
+// texts are not UTF-8 ([ErrEncoding]), that are read only ([ErrReadOnly]), or that go through a pooler
+// in a query mode that cannot work there ([ErrPooler]). A node calls it at its start.
+//
+// A query mode that prepares statements counts on one session behind the connection. Behind a
+// pooler in transaction mode the statement that one call has prepared is not there at the
+// next call, or is another client's. A pooler shows in the process id: it tells one of its
+// own, not that of the session.
+func CheckSession(ctx context.Context, db DB) error {
+	tx, err := db.BeginTx(ctx, pgx.TxOptions{})
+	if err != nil {
+		return wrap("begin", err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing was written
+	conn := tx.Conn()
+	if conn == nil {
 		return nil
 	}
-	return &s
+	if err := checkEncoding(tx); err != nil {
+		return err
+	}
+	mode := conn.Config().DefaultQueryExecMode
+	if mode == pgx.QueryExecModeCacheStatement || mode == pgx.QueryExecModeDescribeExec {
+		var pid uint32
+		if err := tx.QueryRow(ctx, "select pg_catalog.pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(&pid); err != nil {
+			return wrap("ask for the session's process id", err)
+		}
+		if pid != conn.PgConn().PID() {
+			return fmt.Errorf("%w: the query mode is %q", ErrPooler, mode)
+		}
+	}
+	readOnly, err := queryOne[string](ctx, tx, "select pg_catalog.current_setting('transaction_read_only')")
+	if err != nil {
+		return wrap("ask whether the session is read only", err)
+	}
+	if readOnly == "on" {
+		return ErrReadOnly
+	}
+	return nil
 }

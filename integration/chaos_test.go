@@ -156,12 +156,12 @@ func (p *sweepProcess) stop(t testing.TB) {
 // put enqueues n messages of each of four namespaces. While PostgreSQL is away it tries
 // again: what an attempt had enqueued before its answer was cut off is a duplicate then.
 func (b *badDay) put(ctx context.Context, n int) {
-	var messages []driver.NewMessage
+	var messages []driver.Message
 	b.mu.Lock()
 	for i := range 4 * n {
 		key := fmt.Sprintf("k%d", len(b.keys))
 		b.keys = append(b.keys, key)
-		messages = append(messages, driver.NewMessage{
+		messages = append(messages, driver.Message{
 			Namespace: fmt.Sprint("ns", i%4), TaskQueue: "q", DispatchKey: key, Payload: []byte("{}"),
 		})
 	}

@@ -50,7 +50,7 @@ func TestCLIEnqueueWebhooks(t *testing.T) {
 		if !bytes.Contains(line, in.Payload) {
 			t.Fatalf("line %d: the test does not find the payload's bytes", i+1)
 		}
-		wantStored(t, db.Pool, driver.NewMessage{
+		wantStored(t, db.Pool, driver.Message{
 			Namespace: in.Namespace, TaskQueue: in.TaskQueue, DispatchKey: in.DispatchKey,
 			Payload: in.Payload, ContentType: in.ContentType, Headers: in.Headers,
 		})
@@ -138,8 +138,8 @@ func TestCLIEnqueueBadLines(t *testing.T) {
 func TestCLIEnqueueForms(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	m := func(key string) driver.NewMessage {
-		return driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: key, Payload: []byte("1")}
+	m := func(key string) driver.Message {
+		return driver.Message{Namespace: "n", TaskQueue: "q", DispatchKey: key, Payload: []byte("1")}
 	}
 	odd := m("odd \u202e\"\\\t'é")
 	odd.Namespace, odd.TaskQueue = "שלום\n", "🦉"
@@ -152,19 +152,19 @@ func TestCLIEnqueueForms(t *testing.T) {
 	null.Payload = []byte("null")
 	tests := []struct {
 		name, input string
-		want        []driver.NewMessage
+		want        []driver.Message
 	}{
 		{"nothing", "", nil},
 		{"blank lines", "\n \n\r\n", nil},
 		{"BOM alone", "\ufeff", nil},
-		{"BOM, CRLF, no last line end", "\ufeff" + fmt.Sprintf(goodLine, "a") + "\r\n\r\n" + fmt.Sprintf(goodLine, "b"), []driver.NewMessage{m("a"), m("b")}},
-		{"white space around", "\t " + fmt.Sprintf(goodLine, "c") + " \n", []driver.NewMessage{m("c")}},
-		{"base64", `{"payload_base64":"AAH/","dispatch_key":"base64","task_queue":"q","namespace":"n"}`, []driver.NewMessage{bytesMessage}},
-		{"empty base64, content type", `{"content_type":"text/plain","payload_base64":"","dispatch_key":"labelled","task_queue":"q","namespace":"n"}`, []driver.NewMessage{labelled}},
-		{"bytes kept", `{"namespace":"n","task_queue":"q","dispatch_key":"spaced","payload": ` + string(spaced.Payload) + ` }`, []driver.NewMessage{spaced}},
-		{"null payload", `{"namespace":"n","task_queue":"q","dispatch_key":"null","payload":null}`, []driver.NewMessage{null}},
-		{"headers", `{"namespace":"n","task_queue":"q","dispatch_key":"headed","payload":1,"headers":{"X":"\u00e9","":""}}`, []driver.NewMessage{headed}},
-		{"names", `{"namespace":"שלום\n","task_queue":"\ud83e\udd89","dispatch_key":"odd \u202e\"\\\t'é","payload":1}`, []driver.NewMessage{odd}},
+		{"BOM, CRLF, no last line end", "\ufeff" + fmt.Sprintf(goodLine, "a") + "\r\n\r\n" + fmt.Sprintf(goodLine, "b"), []driver.Message{m("a"), m("b")}},
+		{"white space around", "\t " + fmt.Sprintf(goodLine, "c") + " \n", []driver.Message{m("c")}},
+		{"base64", `{"payload_base64":"AAH/","dispatch_key":"base64","task_queue":"q","namespace":"n"}`, []driver.Message{bytesMessage}},
+		{"empty base64, content type", `{"content_type":"text/plain","payload_base64":"","dispatch_key":"labelled","task_queue":"q","namespace":"n"}`, []driver.Message{labelled}},
+		{"bytes kept", `{"namespace":"n","task_queue":"q","dispatch_key":"spaced","payload": ` + string(spaced.Payload) + ` }`, []driver.Message{spaced}},
+		{"null payload", `{"namespace":"n","task_queue":"q","dispatch_key":"null","payload":null}`, []driver.Message{null}},
+		{"headers", `{"namespace":"n","task_queue":"q","dispatch_key":"headed","payload":1,"headers":{"X":"\u00e9","":""}}`, []driver.Message{headed}},
+		{"names", `{"namespace":"שלום\n","task_queue":"\ud83e\udd89","dispatch_key":"odd \u202e\"\\\t'é","payload":1}`, []driver.Message{odd}},
 	}
 	for _, tt := range tests {
 		got := fromJSON[enqueueSummary](t, sweepWith(t, db.DSN, tt.input, "enqueue", "--json", "-"))
@@ -275,6 +275,6 @@ func TestCLIEnqueueLargest(t *testing.T) {
 	if got := sweepWith(t, db.DSN, input, "enqueue"); got != "enqueued 2, duplicates 0, bad 0\n" {
 		t.Fatalf("%q", got)
 	}
-	wantStored(t, db.Pool, driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: "text", Payload: []byte(text)})
-	wantStored(t, db.Pool, driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: "raw", Payload: raw, ContentType: "application/octet-stream"})
+	wantStored(t, db.Pool, driver.Message{Namespace: "n", TaskQueue: "q", DispatchKey: "text", Payload: []byte(text)})
+	wantStored(t, db.Pool, driver.Message{Namespace: "n", TaskQueue: "q", DispatchKey: "raw", Payload: raw, ContentType: "application/octet-stream"})
 }

@@ -15,9 +15,9 @@ import (
 // putMany enqueues n messages with the keys k0, k1, ...
 func putMany(t testing.TB, db *pgtest.DB, namespace string, n int) {
 	t.Helper()
-	ms := make([]driver.NewMessage, n)
+	ms := make([]driver.Message, n)
 	for i := range ms {
-		ms[i] = driver.NewMessage{Namespace: namespace, TaskQueue: "q", DispatchKey: fmt.Sprint("k", i)}
+		ms[i] = driver.Message{Namespace: namespace, TaskQueue: "q", DispatchKey: fmt.Sprint("k", i)}
 	}
 	if _, err := driver.EnqueueBatch(t.Context(), db.Pool, ms); err != nil {
 		t.Fatal(err)

@@ -79,12 +79,12 @@ func TestDriverEnqueueDelay(t *testing.T) {
 		for _, by := range enqueuers(t, db.DSN)[:3] {
 			for _, delay := range []time.Duration{-time.Hour, 0, 1, 1500 * time.Microsecond, 36 * time.Hour, math.MaxInt64} {
 				key := fmt.Sprint(style, by.name, delay)
-				m := driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: key, Delay: delay}
+				m := driver.Message{Namespace: "n", TaskQueue: "q", DispatchKey: key, Delay: delay}
 				if _, err := by.one(t.Context(), m); err != nil {
 					t.Fatal(err)
 				}
 				m.DispatchKey += "/batch"
-				if _, err := by.batch(t.Context(), []driver.NewMessage{m}); err != nil {
+				if _, err := by.batch(t.Context(), []driver.Message{m}); err != nil {
 					t.Fatal(err)
 				}
 				want := (max(delay, 0) + 999) / 1000
@@ -106,33 +106,33 @@ func TestDriverEnqueueDelay(t *testing.T) {
 func TestDriverEnqueueErrors(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	if _, err := driver.Enqueue(t.Context(), db.Pool, driver.NewMessage{Namespace: "other", TaskQueue: "q", DispatchKey: "theirs"}); err != nil {
+	if _, err := driver.Enqueue(t.Context(), db.Pool, driver.Message{Namespace: "other", TaskQueue: "q", DispatchKey: "theirs"}); err != nil {
 		t.Fatal(err)
 	}
-	good := driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: "k"}
+	good := driver.Message{Namespace: "n", TaskQueue: "q", DispatchKey: "k"}
 	tests := []struct {
 		name   string
-		change func(*driver.NewMessage)
+		change func(*driver.Message)
 		want   error
 		code   string // "": found before the database is asked
 		text   string
 	}{
-		{"no namespace", func(m *driver.NewMessage) { m.Namespace = "" }, driver.ErrBadArgument, "", "namespace has 0 bytes"},
-		{"long queue", func(m *driver.NewMessage) { m.TaskQueue = strings.Repeat("ü", 257) }, driver.ErrBadArgument, "", "task_queue has 514 bytes"},
-		{"NUL in key", func(m *driver.NewMessage) { m.DispatchKey = "a\x00b" }, driver.ErrBadArgument, "", "dispatch_key has a NUL byte"},
-		{"Latin-1 namespace", func(m *driver.NewMessage) { m.Namespace = "caf\xe9" }, driver.ErrBadArgument, "", "namespace is not valid UTF-8"},
-		{"NUL in header", func(m *driver.NewMessage) { m.Headers = map[string]string{"X": "\x00"} }, driver.ErrBadArgument, "", `header "X" has a NUL byte`},
-		{"Latin-1 header name", func(m *driver.NewMessage) { m.Headers = map[string]string{"\xe9": ""} }, driver.ErrBadArgument, "", `header "\xe9" is not valid UTF-8`},
-		{"long content type", func(m *driver.NewMessage) { m.ContentType = strings.Repeat("x", 257) }, driver.ErrBadArgument, "", "content_type has 257 bytes"},
-		{"key taken", func(m *driver.NewMessage) { m.DispatchKey = "theirs" }, driver.ErrKeyTaken, "OB003", "another namespace"},
-		{"large", func(m *driver.NewMessage) { m.Payload = make([]byte, 1<<20+1) }, driver.ErrPayloadTooLarge, "OB004", "1048577 bytes, the limit is 1048576"},
+		{"no namespace", func(m *driver.Message) { m.Namespace = "" }, driver.ErrBadArgument, "", "namespace has 0 bytes"},
+		{"long queue", func(m *driver.Message) { m.TaskQueue = strings.Repeat("ü", 257) }, driver.ErrBadArgument, "", "task_queue has 514 bytes"},
+		{"NUL in key", func(m *driver.Message) { m.DispatchKey = "a\x00b" }, driver.ErrBadArgument, "", "dispatch_key has a NUL byte"},
+		{"Latin-1 namespace", func(m *driver.Message) { m.Namespace = "caf\xe9" }, driver.ErrBadArgument, "", "namespace is not valid UTF-8"},
+		{"NUL in header", func(m *driver.Message) { m.Headers = map[string]string{"X": "\x00"} }, driver.ErrBadArgument, "", `header "X" has a NUL byte`},
+		{"Latin-1 header name", func(m *driver.Message) { m.Headers = map[string]string{"\xe9": ""} }, driver.ErrBadArgument, "", `header "\xe9" is not valid UTF-8`},
+		{"long content type", func(m *driver.Message) { m.ContentType = strings.Repeat("x", 257) }, driver.ErrBadArgument, "", "content_type has 257 bytes"},
+		{"key taken", func(m *driver.Message) { m.DispatchKey = "theirs" }, driver.ErrKeyTaken, "OB003", "another namespace"},
+		{"large", func(m *driver.Message) { m.Payload = make([]byte, 1<<20+1) }, driver.ErrPayloadTooLarge, "OB004", "1048577 bytes, the limit is 1048576"},
 	}
 	for _, by := range enqueuers(t, db.DSN) {
 		for _, tt := range tests {
 			m := good
 			tt.change(&m)
 			_, one := by.one(t.Context(), m)
-			_, batch := by.batch(t.Context(), []driver.NewMessage{good, m})
+			_, batch := by.batch(t.Context(), []driver.Message{good, m})
 			for verb, err := range map[string]error{"enqueue: ": one, "enqueue batch: ": batch} {
 				var pgErr *pgconn.PgError
 				code := ""
@@ -153,9 +153,9 @@ func TestDriverEnqueueErrors(t *testing.T) {
 	}
 
 	// Of several statements it is said which one was refused.
-	many := make([]driver.NewMessage, 6000)
+	many := make([]driver.Message, 6000)
 	for i := range many {
-		many[i] = driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: fmt.Sprintf("u%05d", i)}
+		many[i] = driver.Message{Namespace: "n", TaskQueue: "q", DispatchKey: fmt.Sprintf("u%05d", i)}
 	}
 	many[7].DispatchKey = "theirs"
 	_, err := driver.EnqueueBatch(t.Context(), db.Pool, many)
@@ -169,9 +169,9 @@ func TestDriverEnqueueErrors(t *testing.T) {
 func TestDriverEnqueueInTransaction(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	big := make([]driver.NewMessage, 12_000)
+	big := make([]driver.Message, 12_000)
 	for i := range big {
-		big[i] = driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: fmt.Sprintf("%05d", (i*7919)%12_000), Payload: fmt.Append(nil, i)}
+		big[i] = driver.Message{Namespace: "n", TaskQueue: "q", DispatchKey: fmt.Sprintf("%05d", (i*7919)%12_000), Payload: fmt.Append(nil, i)}
 	}
 	ctx := t.Context()
 	tx, err := db.Pool.Begin(ctx)
@@ -207,7 +207,7 @@ func TestDriverEnqueueInTransaction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mixed := []driver.NewMessage{{Namespace: "n", TaskQueue: "q", DispatchKey: "new"}, big[0]}
+	mixed := []driver.Message{{Namespace: "n", TaskQueue: "q", DispatchKey: "new"}, big[0]}
 	again, err := driver.EnqueueBatchSQL(ctx, sqlTx, mixed)
 	if err != nil || again[0].ID == 0 || !again[1].Duplicate {
 		t.Fatalf("%+v, %v", again, err)
@@ -225,9 +225,9 @@ func TestDriverEnqueueInTransaction(t *testing.T) {
 func TestDriverEnqueueLargePayloads(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	var ms []driver.NewMessage
+	var ms []driver.Message
 	for i := range 24 {
-		ms = append(ms, driver.NewMessage{
+		ms = append(ms, driver.Message{
 			Namespace: "n", TaskQueue: "q", DispatchKey: fmt.Sprint("k", i%12),
 			Payload: bytes.Repeat([]byte{byte(i)}, 1<<20),
 		})
@@ -265,13 +265,13 @@ func TestDriverEnqueueBatchesDoNotDeadlock(t *testing.T) {
 	errs := make(chan error, 4)
 	for g := range cap(errs) {
 		go func() {
-			ms := make([]driver.NewMessage, n)
+			ms := make([]driver.Message, n)
 			for i := range ms {
 				at := i
 				if g%2 == 1 {
 					at = n - 1 - i
 				}
-				ms[i] = driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: fmt.Sprintf("%06d", at)}
+				ms[i] = driver.Message{Namespace: "n", TaskQueue: "q", DispatchKey: fmt.Sprintf("%06d", at)}
 			}
 			errs <- pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
 				_, err := driver.EnqueueBatch(t.Context(), tx, ms)
@@ -295,11 +295,11 @@ func TestDriverEnqueueCancelled(t *testing.T) {
 	db := pg.New(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	m := driver.NewMessage{Namespace: "n", TaskQueue: "q", DispatchKey: "k"}
+	m := driver.Message{Namespace: "n", TaskQueue: "q", DispatchKey: "k"}
 	if _, err := driver.Enqueue(ctx, db.Pool, m); !errors.Is(err, context.Canceled) {
 		t.Errorf("Enqueue: %v", err)
 	}
-	if found, err := driver.EnqueueBatch(ctx, db.Pool, []driver.NewMessage{m}); found != nil || !errors.Is(err, context.Canceled) {
+	if found, err := driver.EnqueueBatch(ctx, db.Pool, []driver.Message{m}); found != nil || !errors.Is(err, context.Canceled) {
 		t.Errorf("EnqueueBatch: %v, %v", found, err)
 	}
 	std := stdlib.OpenDBFromPool(db.Pool)

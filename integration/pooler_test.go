@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 	"github.com/fairclaim/fairclaim/integration/pgtest"
 )
 
@@ -97,8 +98,8 @@ func TestPoolerAndDriver(t *testing.T) {
 			}
 			defer pool.Close()
 			var sink collector
-			node := func(db driver.DB) *driver.Sweeper {
-				s, err := driver.NewSweeper(db, driver.Config{Node: "n1", Sink: &sink, Batch: 7})
+			node := func(db driver.DB) *node.Node {
+				s, err := node.New(db, node.Config{Node: "n1", Sink: &sink, Batch: 7})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -116,11 +117,11 @@ func TestPoolerAndDriver(t *testing.T) {
 			}
 			const messages = 100
 			for i := range messages {
-				m := driver.NewMessage{Namespace: fmt.Sprint("ns", i%3), TaskQueue: "q", DispatchKey: fmt.Sprint("k", i), Payload: []byte{0, 255, byte(i)}}
+				m := driver.Message{Namespace: fmt.Sprint("ns", i%3), TaskQueue: "q", DispatchKey: fmt.Sprint("k", i), Payload: []byte{0, 255, byte(i)}}
 				if i%2 == 0 {
 					_, err = driver.Enqueue(t.Context(), pool, m)
 				} else {
-					_, err = driver.EnqueueBatch(t.Context(), pool, []driver.NewMessage{m})
+					_, err = driver.EnqueueBatch(t.Context(), pool, []driver.Message{m})
 				}
 				if err != nil {
 					t.Fatal(err)

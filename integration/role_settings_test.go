@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 	"github.com/fairclaim/fairclaim/integration/pgtest"
 )
 
@@ -41,13 +42,13 @@ func TestRoleSettingsAndDriver(t *testing.T) {
 		}
 		defer pool.Close()
 		driverCalls(t, pool, db.Pool, mode.String())
-		if _, err := driver.Enqueue(t.Context(), pool, driver.NewMessage{
+		if _, err := driver.Enqueue(t.Context(), pool, driver.Message{
 			Namespace: "once", TaskQueue: "q", DispatchKey: mode.String(), Payload: allBytes(), Delay: time.Microsecond,
 		}); err != nil {
 			t.Fatal(err)
 		}
 		var sink collector
-		s, err := driver.NewSweeper(pool, driver.Config{Node: "n2", Sink: &sink})
+		s, err := node.New(pool, node.Config{Node: "n2", Sink: &sink})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,16 +68,16 @@ func TestEncodingIsRefused(t *testing.T) {
 	role := db.Role(t, "set client_encoding = 'latin1'")
 	run(t, db.Pool, "select outbox.grant_worker($1)", role.Name)
 	conn := db.Connect(t, pgtest.As(role))
-	m := driver.NewMessage{Namespace: "mö", TaskQueue: "q", DispatchKey: "k"}
+	m := driver.Message{Namespace: "mö", TaskQueue: "q", DispatchKey: "k"}
 	if _, err := driver.Enqueue(t.Context(), conn, m); !errors.Is(err, driver.ErrEncoding) || !strings.Contains(err.Error(), "LATIN1") {
 		t.Errorf("Enqueue: %v", err)
 	}
 	tx := begin(t, conn)
-	if _, err := driver.EnqueueBatch(t.Context(), tx, []driver.NewMessage{m}); !errors.Is(err, driver.ErrEncoding) {
+	if _, err := driver.EnqueueBatch(t.Context(), tx, []driver.Message{m}); !errors.Is(err, driver.ErrEncoding) {
 		t.Errorf("EnqueueBatch: %v", err)
 	}
 	commit(t, tx) // the transaction is not aborted
-	s, err := driver.NewSweeper(conn, driver.Config{Node: "n1", Sink: &collector{}})
+	s, err := node.New(conn, node.Config{Node: "n1", Sink: &collector{}})
 	if err != nil {
 		t.Fatal(err)
 	}

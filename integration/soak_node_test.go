@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // soakEnv holds the soakConfig of a process that is to be a node of the soak.
@@ -74,7 +75,7 @@ func soakRun(text string) error {
 		return err
 	}
 	defer file.Close()
-	s, err := driver.NewSweeper(pool, driver.Config{
+	s, err := node.New(pool, node.Config{
 		Node: c.Node, Shards: c.Shards, Sink: soakSink(file), Batch: 20, Tick: 20 * time.Millisecond,
 		Budget: 4000, MinPause: 10 * time.Millisecond, Slots: 8, Queue: 20,
 		RescueEvery: 100 * time.Millisecond, HeartbeatEvery: 200 * time.Millisecond,
@@ -100,8 +101,8 @@ func soakRun(text string) error {
 }
 
 // soakSink takes a while, fails some first attempts, and writes the others' lines.
-func soakSink(file *os.File) driver.SinkFunc {
-	return func(ctx context.Context, m driver.Message) error {
+func soakSink(file *os.File) node.SinkFunc {
+	return func(ctx context.Context, m driver.Delivery) error {
 		hash := fnv.New32a()
 		fmt.Fprint(hash, m.DispatchKey)
 		h := hash.Sum32()
@@ -111,11 +112,11 @@ func soakSink(file *os.File) driver.SinkFunc {
 			return context.Cause(ctx)
 		}
 		if m.Attempt == 1 && h%30 == 0 {
-			return driver.RetryAfter(errors.New("try again"), 0)
+			return node.RetryAfter(errors.New("try again"), 0)
 		}
 		line, err := json.Marshal(soakDelivery{Key: m.DispatchKey, Token: m.ClaimToken, Attempt: m.Attempt, Suspect: m.Suspect, LeaseUntil: m.LeaseUntil})
 		if err != nil {
-			return driver.Permanent(err)
+			return node.Permanent(err)
 		}
 		if _, err := file.Write(append(line, '\n')); err != nil {
 			return err

@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 	"github.com/fairclaim/fairclaim/integration/pgtest"
 )
 
@@ -243,12 +244,12 @@ func (s *soak) disturb(ctx context.Context, length time.Duration) {
 func (s *soak) enqueue(ctx context.Context) []string {
 	var keys []string
 	for batch := 0; ctx.Err() == nil; batch++ {
-		var messages []driver.NewMessage
+		var messages []driver.Message
 		for namespace, q := range soakQuotas {
 			for i := range q.rate {
 				key := fmt.Sprintf("%s-%d-%d", namespace, batch, i)
 				keys = append(keys, key)
-				messages = append(messages, driver.NewMessage{
+				messages = append(messages, driver.Message{
 					Namespace: namespace, TaskQueue: fmt.Sprint("q", i%3), DispatchKey: key, Payload: make([]byte, 100*i),
 				})
 			}
@@ -339,7 +340,7 @@ from outbox.claimed as c join outbox.message as m using (id)`)
 	if err := s.end("true"); err != nil {
 		t.Fatal(err)
 	}
-	last := newNode(t, s.db, driver.SinkFunc(func(context.Context, driver.Message) error { return nil }))
+	last := newNode(t, s.db, node.SinkFunc(func(context.Context, driver.Delivery) error { return nil }))
 	if err := last.Once(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -413,7 +414,7 @@ func (s *soak) accountStats() {
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		var stats driver.Stats
+		var stats node.Stats
 		if err := json.Unmarshal(text, &stats); err != nil {
 			s.t.Fatal(err)
 		}

@@ -9,28 +9,29 @@ import (
 	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // gauge is a sink that notes the bytes in flight at each delivery, on the way to another.
 type gauge struct {
-	sink driver.Sink
-	node *driver.Sweeper // set before it runs
+	sink node.Sink
+	node *node.Node // set before it runs
 
 	mu    sync.Mutex
 	most  int64
 	taken map[string][]time.Time // by dispatch key, when it came
 }
 
-func newGauge(sink driver.Sink) *gauge { return &gauge{sink: sink, taken: map[string][]time.Time{}} }
+func newGauge(sink node.Sink) *gauge { return &gauge{sink: sink, taken: map[string][]time.Time{}} }
 
-func (g *gauge) Deliver(ctx context.Context, m driver.Message) error {
+func (g *gauge) Deliver(ctx context.Context, m driver.Delivery) error {
 	used := g.node.Stats().UsedBytes
 	g.mu.Lock()
 	g.most = max(g.most, used)
 	g.taken[m.DispatchKey] = append(g.taken[m.DispatchKey], time.Now())
 	g.mu.Unlock()
 	if m.Attempt != 1 {
-		return driver.Permanent(fmt.Errorf("attempt %d, want 1", m.Attempt)) // INV-10: nothing was charged before
+		return node.Permanent(fmt.Errorf("attempt %d, want 1", m.Attempt)) // INV-10: nothing was charged before
 	}
 	return g.sink.Deliver(ctx, m)
 }
@@ -88,9 +89,9 @@ func quickly(t testing.TB, waits []time.Duration, tick time.Duration) {
 }
 
 // byTenant is a sink for each namespace.
-type byTenant map[string]driver.Sink
+type byTenant map[string]node.Sink
 
-func (b byTenant) Deliver(ctx context.Context, m driver.Message) error {
+func (b byTenant) Deliver(ctx context.Context, m driver.Delivery) error {
 	return b[m.Namespace].Deliver(ctx, m)
 }
 
@@ -102,16 +103,16 @@ func TestHungTenantWithLargePayloads(t *testing.T) {
 	t.Parallel()
 	const payload, budget = 10_000, 200_000
 	tick := quickTick()
-	for name, option := range map[string]func(*driver.Config){
-		"one sink":   func(*driver.Config) {},
-		"two routes": func(c *driver.Config) { c.Routes = map[string]driver.Sink{"p": c.Sink} },
+	for name, option := range map[string]func(*node.Config){
+		"one sink":   func(*node.Config) {},
+		"two routes": func(c *node.Config) { c.Routes = map[string]node.Sink{"p": c.Sink} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := pg.New(t)
 			hang, quick := newHanging(), new(collector)
 			g := newGauge(byTenant{"hung": hang, "quick": quick})
-			s := newNode(t, db, g, func(c *driver.Config) { c.Budget, c.Tick, c.MinPause = budget, tick, tick }, option)
+			s := newNode(t, db, g, func(c *node.Config) { c.Budget, c.Tick, c.MinPause = budget, tick, tick }, option)
 			g.node = s
 			fill(t, db.Pool, "hung", "q", 150, payload)
 			run(t, db.Pool, "select outbox.enqueue('hung', 'p', 'p-' || i, convert_to(repeat('x', $1), 'UTF8')) from generate_series(1, 50) as i", payload)
@@ -156,7 +157,7 @@ func TestThreeHungTenants(t *testing.T) {
 			fill(t, db.Pool, namespace, "q", 50, payload)
 		}
 	}
-	g.node = newNode(t, db, g, func(c *driver.Config) {
+	g.node = newNode(t, db, g, func(c *node.Config) {
 		c.Budget, c.Tick, c.MinPause, c.Slots, c.Share = budget, tick, tick, 16, 0.25
 	})
 	n := startNode(t, g.node)
@@ -187,7 +188,7 @@ func TestRowsOfEverySize(t *testing.T) {
 			}
 			var sink collector
 			g := newGauge(&sink)
-			g.node = newNode(t, db, g, func(c *driver.Config) {
+			g.node = newNode(t, db, g, func(c *node.Config) {
 				c.Budget, c.Tick, c.MinPause = budget, 5*time.Millisecond, time.Millisecond
 			})
 			n := startNode(t, g.node)

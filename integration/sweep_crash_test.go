@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 	"github.com/fairclaim/fairclaim/integration/pgtest"
 	"github.com/fairclaim/fairclaim/sql/migrations"
 )
@@ -37,14 +38,14 @@ func TestDatabaseRestarts(t *testing.T) {
 	run(t, db.Pool, `select outbox.configure('{"lease": "10 s"}')`)
 	fill(t, db.Pool, "ns", "q", 2000, 100)
 	var sink collector
-	slow := driver.SinkFunc(func(ctx context.Context, m driver.Message) error {
+	slow := node.SinkFunc(func(ctx context.Context, m driver.Delivery) error {
 		select {
 		case <-time.After(2 * time.Millisecond):
 		case <-ctx.Done():
 		}
 		return sink.Deliver(ctx, m)
 	})
-	n := startNode(t, newNode(t, db, slow, func(c *driver.Config) { c.Slots, c.Batch = 4, 50 }))
+	n := startNode(t, newNode(t, db, slow, func(c *node.Config) { c.Slots, c.Batch = 4, 50 }))
 	for _, done := range []int64{300, 900} {
 		eventually(t, "work is under way", func() bool { return n.Stats().Done > done })
 		if err := server.Server().Kill(t.Context()); err != nil {
@@ -74,9 +75,9 @@ func TestDatabaseGoesAway(t *testing.T) {
 	server, db := ownServer(t)
 	fill(t, db.Pool, "ns", "q", 20, 100)
 	hang := newHanging()
-	quick := func(c *driver.Config) { c.Slots, c.Batch, c.DrainTimeout = 2, 10, 300*time.Millisecond }
-	n := startNode(t, newNode(t, db, hang, quick, func(c *driver.Config) { c.Shards = []int32{0, 1, 2, 3, 4, 5, 6, 7} }))
-	s := newNode(t, db, hang, quick, func(c *driver.Config) {
+	quick := func(c *node.Config) { c.Slots, c.Batch, c.DrainTimeout = 2, 10, 300*time.Millisecond }
+	n := startNode(t, newNode(t, db, hang, quick, func(c *node.Config) { c.Shards = []int32{0, 1, 2, 3, 4, 5, 6, 7} }))
+	s := newNode(t, db, hang, quick, func(c *node.Config) {
 		c.Node, c.Shards = "once", []int32{8, 9, 10, 11, 12, 13, 14, 15}
 	})
 	once := make(chan error, 1)
@@ -111,7 +112,7 @@ func TestSettleSurvivesTermination(t *testing.T) {
 	db := pg.New(t)
 	fill(t, db.Pool, "ns", "q", 40, 10)
 	sink := newHanging()
-	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.Share = 1 }))
+	n := startNode(t, newNode(t, db, sink, func(c *node.Config) { c.Share = 1 }))
 	eventually(t, "all deliveries are under way", func() bool { return len(sink.begun) == 40 })
 	admin := db.Admin(t)
 	// A lock on the rows keeps the settle under way until its session is terminated.
@@ -138,7 +139,7 @@ func TestNoDatabaseAtStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	s, err := driver.NewSweeper(pool, driver.Config{Node: "n", Sink: newHanging()})
+	s, err := node.New(pool, node.Config{Node: "n", Sink: newHanging()})
 	if err != nil {
 		t.Fatal(err)
 	}

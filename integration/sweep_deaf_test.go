@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // A sink that ignores its context: its message counts as timed out (INV-10), the slot delivers the
@@ -16,13 +17,13 @@ func TestDeliveryThatOutlivesItsTimeout(t *testing.T) {
 	run(t, db.Pool, `select outbox.configure('{"retry_base": "1 h", "retry_cap": "1 h"}')`)
 	put(t, db.Pool, "deaf", "q", "deaf")
 	let, begun := make(chan struct{}), make(chan struct{})
-	n := startNode(t, newNode(t, db, driver.SinkFunc(func(_ context.Context, m driver.Message) error {
+	n := startNode(t, newNode(t, db, node.SinkFunc(func(_ context.Context, m driver.Delivery) error {
 		if m.Namespace == "deaf" {
 			close(begun)
 			<-let
 		}
 		return nil
-	}), func(c *driver.Config) { c.Slots, c.Share, c.DeliveryTimeout = 1, 1, 100*time.Millisecond }))
+	}), func(c *node.Config) { c.Slots, c.Share, c.DeliveryTimeout = 1, 1, 100*time.Millisecond }))
 	<-begun
 	fill(t, db.Pool, "quick", "q", 20, 100)
 	eventually(t, "the others are delivered, and its attempt is settled", func() bool { s := n.Stats(); return s.Done == 20 && s.Retried == 1 })

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // pauseLog is a log handler that notes when claiming pauses and resumes.
@@ -65,8 +66,8 @@ func edgeLength(t *testing.T) time.Duration {
 }
 
 // working is a sink that takes 1 to 5 ms a message, times so many.
-func working(times int) driver.Sink {
-	return driver.SinkFunc(func(ctx context.Context, m driver.Message) error {
+func working(times int) node.Sink {
+	return node.SinkFunc(func(ctx context.Context, m driver.Delivery) error {
 		select {
 		case <-time.After(time.Duration(times*int(1+m.ID%5)) * time.Millisecond):
 		case <-ctx.Done():
@@ -81,13 +82,13 @@ func working(times int) driver.Sink {
 func TestNoFlappingAtTheEdge(t *testing.T) {
 	t.Parallel()
 	const minPause = 100 * time.Millisecond
-	for name, option := range map[string]func(*driver.Config){
-		"bytes":                func(c *driver.Config) { c.High, c.Low = 0.8, 0.5 },
-		"low as high":          func(c *driver.Config) { c.High, c.Low = 0.8, 0.8 },
-		"budget below one row": func(c *driver.Config) { c.Budget = 100 },
-		"rejected sends": func(c *driver.Config) {
+	for name, option := range map[string]func(*node.Config){
+		"bytes":                func(c *node.Config) { c.High, c.Low = 0.8, 0.5 },
+		"low as high":          func(c *node.Config) { c.High, c.Low = 0.8, 0.8 },
+		"budget below one row": func(c *node.Config) { c.Budget = 100 },
+		"rejected sends": func(c *node.Config) {
 			c.Budget, c.Slots, c.Queue, c.Stash = 64<<20, 2, 1, 1
-			c.Routes = map[string]driver.Sink{"r0": working(100)} // its queue fills while the other has room
+			c.Routes = map[string]node.Sink{"r0": working(100)} // its queue fills while the other has room
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +98,7 @@ func TestNoFlappingAtTheEdge(t *testing.T) {
 				fill(t, db.Pool, fmt.Sprint("ns", i), []string{"rest", "r0"}[min(i, 1)], 2000, 200+50*i)
 			}
 			log := newPauseLog(t)
-			s := newNode(t, db, working(1), func(c *driver.Config) {
+			s := newNode(t, db, working(1), func(c *node.Config) {
 				c.Budget, c.MinPause, c.Tick, c.Logger = 10_000, minPause, 2*time.Millisecond, slog.New(log)
 			}, option)
 			n := startNode(t, s)
@@ -139,8 +140,8 @@ func TestRecoveredSinkIsResumed(t *testing.T) {
 			db := pg.New(t)
 			stalled := newHanging()
 			log := newPauseLog(t)
-			n := startNode(t, newNode(t, db, new(collector), func(c *driver.Config) {
-				c.Routes = map[string]driver.Sink{"stalled": stalled}
+			n := startNode(t, newNode(t, db, new(collector), func(c *node.Config) {
+				c.Routes = map[string]node.Sink{"stalled": stalled}
 				c.Slots, c.Queue, c.Stash, c.Tick, c.MinPause, c.Logger = 2, 3, 1, tick, minPause, slog.New(log)
 			}))
 			for i := range 5 {

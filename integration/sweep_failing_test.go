@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // Failing rows do not spin: where all that a claim brings fails at once, none is claimed
@@ -22,8 +23,8 @@ func TestFailingRowsWaitForTheirBackoff(t *testing.T) {
 	}
 	boom := errors.New("boom")
 	const tick = 50 * time.Millisecond
-	n := startNode(t, newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error { return boom }),
-		func(c *driver.Config) { c.Batch, c.Tick = 50, tick }))
+	n := startNode(t, newNode(t, db, node.SinkFunc(func(context.Context, driver.Delivery) error { return boom }),
+		func(c *node.Config) { c.Batch, c.Tick = 50, tick }))
 	begun := time.Now()
 	await(t, db.Pool, "select count(*) = 900 from outbox.failure as f where f.attempt <= 3")
 	s, took := n.Stats(), time.Since(begun)
@@ -48,8 +49,8 @@ where f.at - b.at < 0.9 * interval '500 ms' * 2 ^ (b.attempt - 1)`); len(early) 
 func TestAtOnceIsTheNextTick(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]error{
-		"retry at once": driver.RetryAfter(errors.New("again"), 0),
-		"not tried":     driver.Undelivered(errors.New("not now")),
+		"retry at once": node.RetryAfter(errors.New("again"), 0),
+		"not tried":     node.Undelivered(errors.New("not now")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -57,8 +58,8 @@ func TestAtOnceIsTheNextTick(t *testing.T) {
 			run(t, db.Pool, `select outbox.configure('{"max_attempts": 1000000}')`)
 			fill(t, db.Pool, "ns", "q", 100, 10)
 			const tick = 500 * time.Millisecond
-			n := startNode(t, newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error { return answer }),
-				func(c *driver.Config) { c.Batch, c.Tick = 50, tick }))
+			n := startNode(t, newNode(t, db, node.SinkFunc(func(context.Context, driver.Delivery) error { return answer }),
+				func(c *node.Config) { c.Batch, c.Tick = 50, tick }))
 			eventually(t, "both full claims and one more", func() bool { return n.Stats().Sweeps >= 3 })
 			begun, from := time.Now(), n.Stats().Sweeps
 			eventually(t, "four claims more", func() bool { return n.Stats().Sweeps >= from+4 })

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // A tenant whose deliveries hang does not hold up a quick one on the same node, though it
@@ -20,12 +21,12 @@ func TestSlowTenantBesideQuick(t *testing.T) {
 	fill(t, db.Pool, "slow", "q", 600, 10)
 	hang := newHanging()
 	var quick collector
-	n := startNode(t, newNode(t, db, driver.SinkFunc(func(ctx context.Context, m driver.Message) error {
+	n := startNode(t, newNode(t, db, node.SinkFunc(func(ctx context.Context, m driver.Delivery) error {
 		if m.Namespace == "slow" {
 			return hang.Deliver(ctx, m)
 		}
 		return quick.Deliver(ctx, m)
-	}), func(c *driver.Config) { c.Slots, c.Batch, c.Queue = 8, 50, 20 }))
+	}), func(c *node.Config) { c.Slots, c.Batch, c.Queue = 8, 50, 20 }))
 	eventually(t, "all of the slow tenant is claimed", func() bool { return n.Stats().InFlight == 600 })
 	fill(t, db.Pool, "quick", "q", 1000, 10)
 	eventually(t, "the quick tenant is served", func() bool { return n.Stats().Done == 1000 })
@@ -50,7 +51,7 @@ func TestQuickTenantWaitsLessThanTwoSweeps(t *testing.T) {
 	var slow atomic.Int64
 	var most atomic.Int64
 	g := newGauge(byTenant{
-		"slow": driver.SinkFunc(func(ctx context.Context, _ driver.Message) error {
+		"slow": node.SinkFunc(func(ctx context.Context, _ driver.Delivery) error {
 			now := slow.Add(1)
 			defer slow.Add(-1)
 			for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
@@ -64,7 +65,7 @@ func TestQuickTenantWaitsLessThanTwoSweeps(t *testing.T) {
 		}),
 		"quick": new(collector),
 	})
-	g.node = newNode(t, db, g, func(c *driver.Config) { c.Slots, c.Share, c.Tick, c.MinPause = 8, 0.5, tick, 5*tick })
+	g.node = newNode(t, db, g, func(c *node.Config) { c.Slots, c.Share, c.Tick, c.MinPause = 8, 0.5, tick, 5*tick })
 	fill(t, db.Pool, "slow", "q", 1000, 10)
 	n := startNode(t, g.node)
 	eventually(t, "the slow tenant is at work", func() bool { return slow.Load() > 0 })
@@ -87,7 +88,7 @@ func TestTwoNodesShareShards(t *testing.T) {
 	var sink collector
 	var nodes []*sweepNode
 	for _, name := range []string{"n1", "n2"} {
-		nodes = append(nodes, startNode(t, newNode(t, db, &sink, func(c *driver.Config) {
+		nodes = append(nodes, startNode(t, newNode(t, db, &sink, func(c *node.Config) {
 			c.Node, c.Tick, c.Shards = name, time.Millisecond, one[[]int32](t, db.Pool, "select outbox.all_shards()")
 		})))
 	}
@@ -117,8 +118,8 @@ func TestStalledSink(t *testing.T) {
 	run(t, db.Pool, `select outbox.configure('{"max_attempts": 1000}')`)
 	stalled, main := newHanging(), newHanging()
 	fill(t, db.Pool, "ns", "main", 1, 10)
-	n := startNode(t, newNode(t, db, main, func(c *driver.Config) {
-		c.Routes = map[string]driver.Sink{"stalled": stalled}
+	n := startNode(t, newNode(t, db, main, func(c *node.Config) {
+		c.Routes = map[string]node.Sink{"stalled": stalled}
 		c.Slots, c.Share, c.Queue, c.Stash, c.Batch, c.DeliveryTimeout = 2, 1, 3, 1, 10, time.Hour
 	}))
 	eventually(t, "a delivery of the main route is under way", func() bool { return len(main.begun) == 1 })
@@ -166,8 +167,8 @@ func TestFullQueueHoldsUpItsOwn(t *testing.T) {
 	db := pg.New(t)
 	hang := newHanging()
 	g := newGauge(new(collector))
-	s := newNode(t, db, g, func(c *driver.Config) {
-		c.Routes = map[string]driver.Sink{"slow": hang}
+	s := newNode(t, db, g, func(c *node.Config) {
+		c.Routes = map[string]node.Sink{"slow": hang}
 		c.Slots, c.Queue, c.Batch, c.DeliveryTimeout = 4, 20, 10, time.Hour
 	})
 	g.node = s
@@ -200,8 +201,8 @@ func TestPauseDrainResume(t *testing.T) {
 	}
 	let := make(chan struct{})
 	var most atomic.Int64
-	var s *driver.Sweeper
-	s = newNode(t, db, driver.SinkFunc(func(ctx context.Context, _ driver.Message) error {
+	var s *node.Node
+	s = newNode(t, db, node.SinkFunc(func(ctx context.Context, _ driver.Delivery) error {
 		if used := s.Stats().UsedBytes; used > most.Load() {
 			most.Store(used)
 		}
@@ -211,7 +212,7 @@ func TestPauseDrainResume(t *testing.T) {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-	}), func(c *driver.Config) { c.Budget, c.Batch, c.Share = 20_000, 3, 0.1 })
+	}), func(c *node.Config) { c.Budget, c.Batch, c.Share = 20_000, 3, 0.1 })
 	n := startNode(t, s)
 	await(t, db.Pool, "select exists (select from outbox.node where node = 'n1' and coalesce(paused, '') = 'in-flight bytes' and in_flight_bytes between 16000 and 20999)")
 	sweeps := s.Stats().Sweeps
@@ -242,7 +243,7 @@ func TestFullQueuesAreReported(t *testing.T) {
 		fill(t, db.Pool, fmt.Sprint("ns", i), "q", 1, 10)
 	}
 	sink := newHanging()
-	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.Slots, c.Queue = 2, 4 }))
+	n := startNode(t, newNode(t, db, sink, func(c *node.Config) { c.Slots, c.Queue = 2, 4 }))
 	await(t, db.Pool, "select exists (select from outbox.node where node = 'n1' and coalesce(paused, '') = 'queues full')")
 	if s := n.Stats(); s.InFlight != 6 || s.Pauses != 0 {
 		t.Errorf("stats are %+v, want 6 in flight and no pause", s)

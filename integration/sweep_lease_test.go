@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // shortLease is how long a lease lasts after shortLeases. A node extends its leases four
@@ -27,7 +28,7 @@ func configureLease(t testing.TB, q querier, lease time.Duration) {
 }
 
 // onceNode makes one claim with a new node, in a goroutine.
-func onceNode(t testing.TB, s *driver.Sweeper) <-chan error {
+func onceNode(t testing.TB, s *node.Node) <-chan error {
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	finished := make(chan struct{})
@@ -59,8 +60,8 @@ func TestLeaseIsExtended(t *testing.T) {
 	shortLeases(t, db.Pool)
 	fill(t, db.Pool, "ns", "q", 3, 10)
 	sink := newHanging()
-	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.Slots = 1 })) // two wait
-	rescuer := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.Node = "n2"; c.Shards = []int32{} }))
+	n := startNode(t, newNode(t, db, sink, func(c *node.Config) { c.Slots = 1 })) // two wait
+	rescuer := startNode(t, newNode(t, db, sink, func(c *node.Config) { c.Node = "n2"; c.Shards = []int32{} }))
 	eventually(t, "all is claimed", func() bool { return n.Stats().InFlight == 3 })
 	await(t, db.Pool, "select clock_timestamp() > min(claimed_at) + 2.5 * $1::interval from outbox.claimed", shortLease())
 	if got := one[int](t, db.Pool, "select count(*) from outbox.claimed where claimed_by = 'n1' and attempt = 1"); got != 3 {
@@ -82,15 +83,15 @@ func TestLeaseEndsWithTheDelivery(t *testing.T) {
 	shortLeases(t, db.Pool)
 	put(t, db.Pool, "ns", "q", "k")
 	let, begun := make(chan struct{}), make(chan struct{})
-	s := newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error {
+	s := newNode(t, db, node.SinkFunc(func(context.Context, driver.Delivery) error {
 		close(begun)
 		<-let
 		return nil
-	}), func(c *driver.Config) { c.DeliveryTimeout = 200 * time.Millisecond })
+	}), func(c *node.Config) { c.DeliveryTimeout = 200 * time.Millisecond })
 	done := onceNode(t, s)
 	<-begun
 	var other collector
-	n := startNode(t, newNode(t, db, &other, func(c *driver.Config) { c.Node = "n2" }))
+	n := startNode(t, newNode(t, db, &other, func(c *node.Config) { c.Node = "n2" }))
 	eventually(t, "the other node delivers it", func() bool { return len(other.keys()) == 1 })
 	close(let)
 	if err := <-done; err != nil {
@@ -114,11 +115,11 @@ func TestClaimedAnewByTheSameNode(t *testing.T) {
 	shortLeases(t, db.Pool)
 	put(t, db.Pool, "ns", "q", "k")
 	let, begun := make(chan struct{}), make(chan struct{}, 10)
-	n := startNode(t, newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error {
+	n := startNode(t, newNode(t, db, node.SinkFunc(func(context.Context, driver.Delivery) error {
 		begun <- struct{}{}
 		<-let
 		return nil
-	}), func(c *driver.Config) { c.DeliveryTimeout = 100 * time.Millisecond }))
+	}), func(c *node.Config) { c.DeliveryTimeout = 100 * time.Millisecond }))
 	eventually(t, "it is delivered a second time", func() bool { return len(begun) == 2 })
 	close(let)
 	if s := n.drained(t); s.Claimed != 2 || s.Done != 1 || s.Lost != 1 {
@@ -144,7 +145,7 @@ func TestClaimLostDuringDelivery(t *testing.T) {
 			shortLeases(t, db.Pool)
 			put(t, db.Pool, "ns", "q", "k")
 			begun, cause := make(chan struct{}), make(chan error, 1)
-			s := newNode(t, db, driver.SinkFunc(func(ctx context.Context, _ driver.Message) error {
+			s := newNode(t, db, node.SinkFunc(func(ctx context.Context, _ driver.Delivery) error {
 				close(begun)
 				<-ctx.Done()
 				cause <- context.Cause(ctx)
@@ -175,7 +176,7 @@ func TestClaimLostWhileWaiting(t *testing.T) {
 	shortLeases(t, db.Pool)
 	fill(t, db.Pool, "ns", "q", 2, 10)
 	sink := newHanging()
-	s := newNode(t, db, sink, func(c *driver.Config) { c.Slots = 1 })
+	s := newNode(t, db, sink, func(c *node.Config) { c.Slots = 1 })
 	done := onceNode(t, s)
 	first := <-sink.begun
 	other := map[string]string{"ns-1": "ns-2", "ns-2": "ns-1"}[first.DispatchKey]
@@ -206,13 +207,13 @@ func TestClaimLostBeforeSettle(t *testing.T) {
 	put(t, db.Pool, "ns", "q", "done")
 	put(t, db.Pool, "ns", "q", "failed")
 	var stolen []claimRow
-	s := newNode(t, db, driver.SinkFunc(func(_ context.Context, m driver.Message) error {
+	s := newNode(t, db, node.SinkFunc(func(_ context.Context, m driver.Delivery) error {
 		stolen = append(stolen, steal(t, db.Pool, m.DispatchKey))
 		if m.DispatchKey == "failed" {
-			return driver.Permanent(errors.New("boom"))
+			return node.Permanent(errors.New("boom"))
 		}
 		return nil
-	}), func(c *driver.Config) { c.Slots = 1 })
+	}), func(c *node.Config) { c.Slots = 1 })
 	if err := <-onceNode(t, s); err != nil {
 		t.Error(err)
 	}
@@ -235,7 +236,7 @@ func TestCompleteInTheConsumersTransaction(t *testing.T) {
 	run(t, db.Pool, `select outbox.configure('{"retry_base": "1 ms", "retry_cap": "1 ms"}')`)
 	fill(t, db.Pool, "ns", "q", 60, 10)
 	work := db.Connect(t)
-	s := newNode(t, db, driver.SinkFunc(func(ctx context.Context, m driver.Message) error {
+	s := newNode(t, db, node.SinkFunc(func(ctx context.Context, m driver.Delivery) error {
 		tx, err := work.Begin(ctx)
 		if err != nil {
 			return err
@@ -251,17 +252,17 @@ func TestCompleteInTheConsumersTransaction(t *testing.T) {
 			run(t, db.Pool, "update outbox.claimed set lease_until = '-infinity' where id = $1", m.ID)
 			run(t, db.Pool, "select outbox.rescue()")
 		}
-		switch ids, err := driver.Complete(ctx, tx, []driver.Ref{m.Ref()}); {
+		switch lost, err := driver.Complete(ctx, tx, []driver.Ref{m.Ref()}); {
 		case err != nil:
 			return err
-		case len(ids) == 0:
+		case len(lost) > 0:
 			return errors.New("somebody else has it")
 		}
 		if err := tx.Commit(ctx); err != nil {
 			return err
 		}
-		return driver.ErrSettled
-	}), func(c *driver.Config) { c.Slots = 1 })
+		return node.ErrSettled
+	}), func(c *node.Config) { c.Slots = 1 })
 	n := startNode(t, s)
 	await(t, db.Pool, "select count(*) = 60 from outbox.settled where outcome = 'done'")
 	n.drained(t)
@@ -279,7 +280,7 @@ func TestLeaseIsReadAgain(t *testing.T) {
 	db := pg.New(t)
 	put(t, db.Pool, "ns", "q", "k")
 	sink := newHanging()
-	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.HeartbeatEvery = 20 * time.Millisecond }))
+	n := startNode(t, newNode(t, db, sink, func(c *node.Config) { c.HeartbeatEvery = 20 * time.Millisecond }))
 	eventually(t, "the delivery has begun", func() bool { return len(sink.begun) == 1 })
 	run(t, db.Pool, `select outbox.configure('{"lease": "20 s"}')`)
 	await(t, db.Pool, "select lease_until < clock_timestamp() + interval '21 s' from outbox.claimed")

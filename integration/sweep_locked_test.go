@@ -1,11 +1,11 @@
 package integration
 
 import (
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // Extending waits for nobody (INV-11): a row that a settle or an operator has locked is
@@ -22,25 +22,24 @@ func TestExtendPassesOverWhatIsLocked(t *testing.T) {
 	tx := begin(t, db.Connect(t))
 	run(t, tx, "select from outbox.claimed where id = $1 for update", rows[0].ID)
 	conn := impatient(t, db.Connect(t))
-	extended := func() []int64 {
+	lost := func() []driver.Ref {
 		t.Helper()
-		ids, err := driver.Extend(t.Context(), conn, refs, time.Hour)
+		lost, err := driver.Extend(t.Context(), conn, refs, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
-		slices.Sort(ids)
-		return ids
+		return lost
 	}
-	if got := extended(); len(got) != 3 {
-		t.Errorf("extend returns %v, want all three", got)
+	if got := lost(); len(got) != 0 {
+		t.Errorf("extend says that %v are lost, want none", got)
 	}
 	if got := one[int](t, db.Pool, "select count(*) from outbox.claimed where lease_until > clock_timestamp() + interval '50 min'"); got != 2 {
 		t.Errorf("%d leases were extended, want those of the two rows that are not locked", got)
 	}
 	run(t, tx, "delete from outbox.claimed where id = $1", rows[0].ID)
 	commit(t, tx)
-	if got := extended(); len(got) != 2 || slices.Contains(got, rows[0].ID) {
-		t.Errorf("extend returns %v, want the two that are left", got)
+	if got := lost(); len(got) != 1 || got[0] != refs[0] {
+		t.Errorf("extend says that %v are lost, want the one that is gone", got)
 	}
 }
 
@@ -53,10 +52,10 @@ func TestLeasesRunOnWhileSettlesHang(t *testing.T) {
 	shortLeases(t, db.Pool)
 	fill(t, db.Pool, "ns", "q", 20, 0)
 	sink := newHanging()
-	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.DeliveryTimeout = shortLease() * 2 / 3 }))
+	n := startNode(t, newNode(t, db, sink, func(c *node.Config) { c.DeliveryTimeout = shortLease() * 2 / 3 }))
 	eventually(t, "all deliveries are under way", func() bool { return len(sink.begun) == 20 })
 	var other collector
-	rescuer := startNode(t, newNode(t, db, &other, func(c *driver.Config) { c.Node = "n2" }))
+	rescuer := startNode(t, newNode(t, db, &other, func(c *node.Config) { c.Node = "n2" }))
 	tx := begin(t, db.Connect(t))
 	run(t, tx, "select from outbox.claimed order by id limit 1 for update")
 	close(sink.let)

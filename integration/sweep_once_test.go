@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // What a dead node had claimed is delivered by the Once that takes it back, not by the next.
@@ -30,7 +31,7 @@ func TestSweepOnceEnds(t *testing.T) {
 	db := pg.New(t)
 	fill(t, db.Pool, "ns", "q", 50, 10)
 	var sink collector
-	few := func(c *driver.Config) { c.Batch = 10 }
+	few := func(c *node.Config) { c.Batch = 10 }
 	s := newNode(t, db, &sink, few)
 	if err := s.Once(t.Context(), 2); err != nil {
 		t.Fatal(err)
@@ -63,17 +64,17 @@ func TestSweepOnceEndsWithABadSink(t *testing.T) {
 		tried  int // attempts charged of all
 	}{
 		"fails":       {boom, nil, map[string]int{"pending": 30}, 30},
-		"at once":     {driver.RetryAfter(boom, 0), nil, map[string]int{"failed": 30}, 90},
-		"permanently": {driver.Permanent(boom), nil, map[string]int{"failed": 30}, 30},
-		"undelivered": {driver.Undelivered(boom), boom, map[string]int{"pending": 30}, 0},
-		"closed":      {fmt.Errorf("a: %w", driver.ErrSinkClosed), driver.ErrSinkClosed, map[string]int{"pending": 30}, 0},
+		"at once":     {node.RetryAfter(boom, 0), nil, map[string]int{"failed": 30}, 90},
+		"permanently": {node.Permanent(boom), nil, map[string]int{"failed": 30}, 30},
+		"undelivered": {node.Undelivered(boom), boom, map[string]int{"pending": 30}, 0},
+		"closed":      {fmt.Errorf("a: %w", node.ErrSinkClosed), node.ErrSinkClosed, map[string]int{"pending": 30}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := pg.New(t)
 			run(t, db.Pool, `select outbox.configure('{"max_attempts": 3, "retry_base": "1 h"}')`)
 			fill(t, db.Pool, "ns", "q", 30, 10)
-			s := newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error { return test.answer }))
+			s := newNode(t, db, node.SinkFunc(func(context.Context, driver.Delivery) error { return test.answer }))
 			ctx, cancel := context.WithTimeout(t.Context(), patience())
 			defer cancel()
 			if err := s.Once(ctx, 0); !errors.Is(err, test.want) {
@@ -92,9 +93,9 @@ func TestSweepDoesNotSpin(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
 	fill(t, db.Pool, "ns", "q", 200, 10)
-	n := startNode(t, newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error {
-		return driver.Undelivered(errors.New("not today"))
-	}), func(c *driver.Config) { c.Tick = time.Hour }))
+	n := startNode(t, newNode(t, db, node.SinkFunc(func(context.Context, driver.Delivery) error {
+		return node.Undelivered(errors.New("not today"))
+	}), func(c *node.Config) { c.Tick = time.Hour }))
 	eventually(t, "all that was claimed is given back", func() bool {
 		s := n.Stats()
 		return s.Claimed > 0 && s.Released == s.Claimed
@@ -120,10 +121,10 @@ func TestSweepOnceOverlaps(t *testing.T) {
 			db := pg.New(t)
 			fill(t, db.Pool, "ns", "q", 500, 10)
 			var sink collector
-			var nodes [2]*driver.Sweeper
+			var nodes [2]*node.Node
 			done := make(chan error, 2)
 			for i, name := range names {
-				nodes[i] = newNode(t, db, &sink, func(c *driver.Config) { c.Node, c.Batch = name, 10 })
+				nodes[i] = newNode(t, db, &sink, func(c *node.Config) { c.Node, c.Batch = name, 10 })
 				go func() { done <- nodes[i].Once(t.Context(), 0) }()
 			}
 			for range names {

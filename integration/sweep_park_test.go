@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 	"github.com/fairclaim/fairclaim/integration/pgtest"
 )
 
@@ -16,7 +17,7 @@ func hungTenant(t testing.TB, db *pgtest.DB) (*sweepNode, *hanging) {
 	t.Helper()
 	fill(t, db.Pool, "hung", "q", 40, 1000)
 	hang := newHanging()
-	n := startNode(t, newNode(t, db, hang, func(c *driver.Config) { c.Budget = 10_000 }))
+	n := startNode(t, newNode(t, db, hang, func(c *node.Config) { c.Budget = 10_000 }))
 	eventually(t, "all is claimed and most of it parked", func() bool {
 		s := n.Stats()
 		return s.InFlight == 40 && s.Parked >= 30
@@ -95,7 +96,7 @@ func TestParkedComeBack(t *testing.T) {
 	db := pg.New(t)
 	fill(t, db.Pool, "slow", "q", 60, 1000)
 	run(t, db.Pool, "select outbox.enqueue('slow', 'q', 'sized-' || i, convert_to(repeat('x', i * 50), 'UTF8')) from generate_series(0, 59) as i")
-	g := newGauge(driver.SinkFunc(func(ctx context.Context, _ driver.Message) error {
+	g := newGauge(node.SinkFunc(func(ctx context.Context, _ driver.Delivery) error {
 		select {
 		case <-time.After(30 * time.Millisecond): // a slow call, not a wait of the test
 			return nil
@@ -105,7 +106,7 @@ func TestParkedComeBack(t *testing.T) {
 	}))
 	const budget = 10_000
 	// The pause is the shortest there is, so that a tenant that drains slowly is parked.
-	g.node = newNode(t, db, g, func(c *driver.Config) {
+	g.node = newNode(t, db, g, func(c *node.Config) {
 		c.Budget, c.MinPause, c.Tick = budget, time.Millisecond, 5*time.Millisecond
 	})
 	if err := g.node.Once(t.Context(), 0); err != nil {

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 	"github.com/fairclaim/fairclaim/integration/pgtest"
 )
 
@@ -26,7 +26,7 @@ func TestSweepPruneKeepsUp(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
 	pruneSettled(t, db, 12_500)
-	n := startNode(t, newNode(t, db, new(collector), func(c *driver.Config) { c.Tick, c.PruneEvery = time.Hour, time.Hour }))
+	n := startNode(t, newNode(t, db, new(collector), func(c *node.Config) { c.Tick, c.PruneEvery = time.Hour, time.Hour }))
 	await(t, db.Pool, "select count(*) = 0 from outbox.settled")
 	n.drained(t)
 }
@@ -38,7 +38,7 @@ func TestSweepOncePrunes(t *testing.T) {
 	db := pg.New(t)
 	pruneSettled(t, db, 12_500)
 	fill(t, db.Pool, "ns", "q", 5000, 1)
-	if err := newNode(t, db, new(collector), func(c *driver.Config) { c.Tick = time.Hour }).Once(t.Context(), 0); err != nil {
+	if err := newNode(t, db, new(collector), func(c *node.Config) { c.Tick = time.Hour }).Once(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	const old = "select count(*) from outbox.settled where settled_by = 'n'"

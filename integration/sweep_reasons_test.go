@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // A destination that asks for a retry sooner than the policy gets the policy's backoff, as the
@@ -27,11 +28,11 @@ func TestRetryNotBeforeIsAFloor(t *testing.T) {
 			run(t, db.Pool, "update outbox.pending set attempt = $2 where id = $1", id, attempt)
 		}
 	}
-	s := newNode(t, db, driver.SinkFunc(func(_ context.Context, m driver.Message) error {
+	s := newNode(t, db, node.SinkFunc(func(_ context.Context, m driver.Delivery) error {
 		if m.Namespace == "sooner" {
-			return driver.RetryNotBefore(errors.New("busy"), time.Second)
+			return node.RetryNotBefore(errors.New("busy"), time.Second)
 		}
-		return fmt.Errorf("so: %w", driver.RetryNotBefore(errors.New("busy"), 2*time.Hour))
+		return fmt.Errorf("so: %w", node.RetryNotBefore(errors.New("busy"), 2*time.Hour))
 	}))
 	if err := s.Once(t.Context(), 1); err != nil {
 		t.Fatal(err)
@@ -60,8 +61,8 @@ func TestUsedUpAttemptsCountAsFailed(t *testing.T) {
 		run(t, db.Pool, "update outbox.pending set attempt = $2 where id = $1", id, min(i, 1))
 	}
 	var log strings.Builder
-	s := newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error { return errors.New("boom") }),
-		func(c *driver.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	s := newNode(t, db, node.SinkFunc(func(context.Context, driver.Delivery) error { return errors.New("boom") }),
+		func(c *node.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	if err := s.Once(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}

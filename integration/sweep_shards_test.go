@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 	"github.com/fairclaim/fairclaim/integration/pgtest"
 )
 
@@ -22,7 +23,7 @@ import (
 const parts = "select coalesce(array_agg(cardinality(shards) order by cardinality(shards)), '{}') from outbox.nodes where live"
 
 // named gives a node a name.
-func named(name string) func(*driver.Config) { return func(c *driver.Config) { c.Node = name } }
+func named(name string) func(*node.Config) { return func(c *node.Config) { c.Node = name } }
 
 // Nodes find their shards by themselves: they share them when they come, take over what
 // one leaves, also while they are paused, and serve what they have been given.
@@ -40,7 +41,7 @@ func TestNodesShareShards(t *testing.T) {
 	// b pauses at once, with all the quota's messages in flight, and is a live node still.
 	fill(t, db.Pool, "ns", "q", 100, 10)
 	eventually(t, "all is settled", func() bool { return a.Stats().Done == 100 })
-	b := startNode(t, newNode(t, db, hang, named("b"), func(c *driver.Config) { c.Budget, c.Slots, c.Share = 100, 100, 1 }))
+	b := startNode(t, newNode(t, db, hang, named("b"), func(c *node.Config) { c.Budget, c.Slots, c.Share = 100, 100, 1 }))
 	awaitParts(8, 8)
 	eventually(t, "b is paused", func() bool {
 		fill(t, db.Pool, fmt.Sprint("more", rand.Uint64()), "q", 50, 10)
@@ -109,7 +110,7 @@ func TestMovedShardsAreCounted(t *testing.T) {
 	run(t, db.Pool, "select outbox.set_quota('ns', 16)")
 	fill(t, db.Pool, "ns", "q", 200, 10)
 	hang, rest := newHanging(), newHanging()
-	wide := func(c *driver.Config) { c.Slots, c.Share = 64, 1 }
+	wide := func(c *node.Config) { c.Slots, c.Share = 64, 1 }
 	a := startNode(t, newNode(t, db, hang, named("a"), wide))
 	eventually(t, "a holds the quota", func() bool { return len(hang.begun) == 16 })
 	b := startNode(t, newNode(t, db, rest, named("b"), wide))
@@ -149,11 +150,11 @@ func TestShardsMoveUnderLoad(t *testing.T) {
 	}
 	var delivered sync.Map // dispatch key: the node
 	var doubles atomic.Int64
-	sinkOf := func(node string) driver.Sink {
-		return driver.SinkFunc(func(ctx context.Context, m driver.Message) error {
-			if other, again := delivered.LoadOrStore(m.DispatchKey, node); again {
+	sinkOf := func(name string) node.Sink {
+		return node.SinkFunc(func(ctx context.Context, m driver.Delivery) error {
+			if other, again := delivered.LoadOrStore(m.DispatchKey, name); again {
 				doubles.Add(1)
-				t.Errorf("INV-1: %s is delivered by %s, and was by %s", m.DispatchKey, node, other)
+				t.Errorf("INV-1: %s is delivered by %s, and was by %s", m.DispatchKey, name, other)
 			}
 			select {
 			case <-time.After(time.Duration(rand.IntN(20)) * time.Millisecond):
@@ -163,10 +164,10 @@ func TestShardsMoveUnderLoad(t *testing.T) {
 		})
 	}
 	born := 0
-	birth := func(options ...func(*driver.Config)) *sweepNode {
+	birth := func(options ...func(*node.Config)) *sweepNode {
 		born++
 		name := fmt.Sprint("n", born)
-		return startNode(t, newNode(t, db, sinkOf(name), append(options, named(name), func(c *driver.Config) {
+		return startNode(t, newNode(t, db, sinkOf(name), append(options, named(name), func(c *node.Config) {
 			c.Batch, c.Logger = 20, slog.New(slog.DiscardHandler)
 		})...))
 	}
@@ -176,7 +177,7 @@ func TestShardsMoveUnderLoad(t *testing.T) {
 	nodes := []*sweepNode{birth(), birth(), birth()}
 	sample := newQuotaSampler(t, db, map[string]int{"strict": 5})
 	enqueued := 0
-	var total driver.Stats
+	var total node.Stats
 	stop := func(n *sweepNode) {
 		s := n.drained(t)
 		total.Done, total.Claimed, total.Lost = total.Done+s.Done, total.Claimed+s.Claimed, total.Lost+s.Lost
@@ -190,7 +191,7 @@ func TestShardsMoveUnderLoad(t *testing.T) {
 		i := rand.IntN(len(nodes))
 		stop(nodes[i])
 		if i > 0 && rand.IntN(3) == 0 { // the first one takes what nobody names
-			nodes[i] = birth(func(c *driver.Config) { c.Shards = all[:4+rand.IntN(12)] })
+			nodes[i] = birth(func(c *node.Config) { c.Shards = all[:4+rand.IntN(12)] })
 		} else {
 			nodes[i] = birth()
 		}
@@ -255,7 +256,7 @@ func TestTwoProcessesOfOneName(t *testing.T) {
 	var logs [2]lockedBuffer
 	var nodes []*sweepNode
 	for i := range logs {
-		nodes = append(nodes, startNode(t, newNode(t, db, &sink, func(c *driver.Config) {
+		nodes = append(nodes, startNode(t, newNode(t, db, &sink, func(c *node.Config) {
 			c.Logger = slog.New(slog.NewTextHandler(&logs[i], nil))
 		})))
 	}
@@ -285,7 +286,7 @@ func TestAutoNodeWithoutRights(t *testing.T) {
 	role := db.Role(t)
 	run(t, db.Pool, "select outbox.grant_worker($1)", role.Name)
 	run(t, db.Pool, "revoke execute on function outbox.heartbeat from "+role.Name)
-	s, err := driver.NewSweeper(db.Connect(t, pgtest.As(role)), driver.Config{Node: "n1", Sink: &collector{}})
+	s, err := node.New(db.Connect(t, pgtest.As(role)), node.Config{Node: "n1", Sink: &collector{}})
 	if err != nil {
 		t.Fatal(err)
 	}

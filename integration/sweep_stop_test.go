@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 	"github.com/fairclaim/fairclaim/integration/pgtest"
 )
 
@@ -50,13 +51,13 @@ func TestDrainUnderBacklog(t *testing.T) {
 	db := pg.New(t)
 	fill(t, db.Pool, "ns", "q", 5000, 10)
 	var n *sweepNode
-	var s *driver.Sweeper
-	s = newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error {
+	var s *node.Node
+	s = newNode(t, db, node.SinkFunc(func(context.Context, driver.Delivery) error {
 		if s.Stats().Done > 100 {
 			s.Drain()
 		}
 		return nil
-	}), func(c *driver.Config) { c.Batch = 20 })
+	}), func(c *node.Config) { c.Batch = 20 })
 	n = startNode(t, s)
 	if err := n.ended(t); err != nil {
 		t.Error(err)
@@ -74,7 +75,7 @@ func TestDrainFinishes(t *testing.T) {
 	db := pg.New(t)
 	fill(t, db.Pool, "ns", "q", 30, 10)
 	sink := newHanging()
-	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.Slots, c.Share = 3, 1 }))
+	n := startNode(t, newNode(t, db, sink, func(c *node.Config) { c.Slots, c.Share = 3, 1 }))
 	eventually(t, "all is claimed", func() bool { return n.Stats().InFlight == 30 && len(sink.begun) == 3 })
 	n.Drain()
 	await(t, db.Pool, "select coalesce(paused, '') = 'draining' from outbox.node where node = 'n1'")
@@ -92,7 +93,7 @@ func TestDrainTimesOut(t *testing.T) {
 	db := pg.New(t)
 	fill(t, db.Pool, "ns", "q", 30, 10)
 	sink := newHanging()
-	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.Slots, c.DrainTimeout = 8, 50*time.Millisecond }))
+	n := startNode(t, newNode(t, db, sink, func(c *node.Config) { c.Slots, c.DrainTimeout = 8, 50*time.Millisecond }))
 	eventually(t, "deliveries hang", func() bool { return n.Stats().InFlight == 30 && len(sink.begun) == 4 })
 	if s := n.drained(t); s.Released != 30 || s.Done != 0 {
 		t.Errorf("drained with %+v, want 30 released", s)
@@ -108,12 +109,12 @@ func TestAbort(t *testing.T) {
 	fill(t, db.Pool, "ns", "q", 30, 1000)
 	put(t, db.Pool, "other", "q", "bad")
 	hang := newHanging()
-	n := startNode(t, newNode(t, db, driver.SinkFunc(func(ctx context.Context, m driver.Message) error {
+	n := startNode(t, newNode(t, db, node.SinkFunc(func(ctx context.Context, m driver.Delivery) error {
 		if m.DispatchKey == "bad" {
-			return driver.RetryAfter(errors.New("boom"), time.Hour)
+			return node.RetryAfter(errors.New("boom"), time.Hour)
 		}
 		return hang.Deliver(ctx, m)
-	}), func(c *driver.Config) { c.Slots = 8 }))
+	}), func(c *node.Config) { c.Slots = 8 }))
 	eventually(t, "deliveries hang", func() bool { return n.Stats().InFlight == 30 && n.Stats().Retried == 1 })
 	stop := errors.New("stop")
 	n.cancel(stop)
@@ -136,8 +137,8 @@ func TestAbortWithRefused(t *testing.T) {
 	for i := range 5 {
 		fill(t, db.Pool, fmt.Sprint("ns", i), "stalled", 4, 10)
 	}
-	n := startNode(t, newNode(t, db, newHanging(), func(c *driver.Config) {
-		c.Routes = map[string]driver.Sink{"stalled": newHanging()}
+	n := startNode(t, newNode(t, db, newHanging(), func(c *node.Config) {
+		c.Routes = map[string]node.Sink{"stalled": newHanging()}
 		c.Slots, c.Queue, c.Stash, c.Batch = 2, 3, 1, 10
 	}))
 	eventually(t, "a hand-off is refused", func() bool { return n.Stats().Pauses == 1 })
@@ -159,7 +160,7 @@ func TestAbortAtAnyMoment(t *testing.T) {
 	done := 0
 	for range 60 {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		s := newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error { return nil }), func(c *driver.Config) {
+		s := newNode(t, db, node.SinkFunc(func(context.Context, driver.Delivery) error { return nil }), func(c *node.Config) {
 			c.Batch, c.Tick, c.RescueEvery, c.PruneEvery = 10, time.Millisecond, time.Hour, -1
 		})
 		timer := time.AfterFunc(time.Duration(random.IntN(30_000))*time.Microsecond, func() { cancel(stop) })
@@ -187,13 +188,13 @@ func TestSinkClosedEndsTheNode(t *testing.T) {
 	fill(t, db.Pool, "other", "mail", 100, 100)
 	var calls atomic.Int64
 	var mail collector
-	n := startNode(t, newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error {
+	n := startNode(t, newNode(t, db, node.SinkFunc(func(context.Context, driver.Delivery) error {
 		if calls.Add(1) > 10 {
-			return errors.Join(errors.New("broken pipe"), fmt.Errorf("stdout: %w", driver.ErrSinkClosed))
+			return errors.Join(errors.New("broken pipe"), fmt.Errorf("stdout: %w", node.ErrSinkClosed))
 		}
 		return nil
-	}), func(c *driver.Config) { c.Routes = map[string]driver.Sink{"mail": &mail} }))
-	if err := n.ended(t); !errors.Is(err, driver.ErrSinkClosed) {
+	}), func(c *node.Config) { c.Routes = map[string]node.Sink{"mail": &mail} }))
+	if err := n.ended(t); !errors.Is(err, node.ErrSinkClosed) {
 		t.Errorf("Run returns %v, want ErrSinkClosed", err)
 	}
 	s := n.Stats()
@@ -211,11 +212,11 @@ func TestSinkThatDoesNotListen(t *testing.T) {
 	fill(t, db.Pool, "ns", "q", 5, 100)
 	let, begun := make(chan struct{}), make(chan struct{}, 5)
 	defer close(let)
-	n := startNode(t, newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error {
+	n := startNode(t, newNode(t, db, node.SinkFunc(func(context.Context, driver.Delivery) error {
 		begun <- struct{}{}
 		<-let
 		return nil
-	}), func(c *driver.Config) { c.Slots, c.Share = 2, 1 }))
+	}), func(c *node.Config) { c.Slots, c.Share = 2, 1 }))
 	eventually(t, "deliveries hang", func() bool { return len(begun) == 2 && n.Stats().InFlight == 5 })
 	n.cancel(nil)
 	err := n.ended(t)
@@ -237,12 +238,12 @@ func TestNoGoroutineOutlivesRun(t *testing.T) {
 	}
 	before := goleak.IgnoreCurrent()
 	hang := newHanging()
-	n := startNode(t, newNode(t, db, driver.SinkFunc(func(_ context.Context, m driver.Message) error {
+	n := startNode(t, newNode(t, db, node.SinkFunc(func(_ context.Context, m driver.Delivery) error {
 		if m.DispatchKey == "panic" {
 			panic("boom")
 		}
 		return nil
-	}), func(c *driver.Config) { c.Routes = map[string]driver.Sink{"mail": hang} }))
+	}), func(c *node.Config) { c.Routes = map[string]node.Sink{"mail": hang} }))
 	eventually(t, "work is under way", func() bool { return n.Stats().Done >= 300 && len(hang.begun) == 32 })
 	n.cancel(nil)
 	if err := n.ended(t); !errors.Is(err, context.Canceled) {

@@ -14,13 +14,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 	"github.com/fairclaim/fairclaim/integration/pgtest"
 )
 
 // newNode makes a node that is quick in everything, changed by the options.
-func newNode(t testing.TB, db *pgtest.DB, sink driver.Sink, options ...func(*driver.Config)) *driver.Sweeper {
+func newNode(t testing.TB, db *pgtest.DB, sink node.Sink, options ...func(*node.Config)) *node.Node {
 	t.Helper()
-	config := driver.Config{
+	config := node.Config{
 		Node: "n1", Sink: sink,
 		Tick: 20 * time.Millisecond, MinPause: 20 * time.Millisecond,
 		RescueEvery: 50 * time.Millisecond, HeartbeatEvery: 50 * time.Millisecond,
@@ -29,7 +30,7 @@ func newNode(t testing.TB, db *pgtest.DB, sink driver.Sink, options ...func(*dri
 	for _, option := range options {
 		option(&config)
 	}
-	s, err := driver.NewSweeper(db.Pool, config)
+	s, err := node.New(db.Pool, config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,16 +39,16 @@ func newNode(t testing.TB, db *pgtest.DB, sink driver.Sink, options ...func(*dri
 
 // sweepNode is a node whose Run is under way.
 type sweepNode struct {
-	*driver.Sweeper
+	*node.Node
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 	err    error // of Run, once done is closed
 }
 
 // startNode calls Run in a goroutine, which has ended when the test is over.
-func startNode(t testing.TB, s *driver.Sweeper) *sweepNode {
+func startNode(t testing.TB, s *node.Node) *sweepNode {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	n := &sweepNode{Sweeper: s, cancel: cancel, done: make(chan struct{})}
+	n := &sweepNode{Node: s, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(n.done)
 		n.err = s.Run(ctx)
@@ -74,7 +75,7 @@ func (n *sweepNode) ended(t testing.TB) error {
 }
 
 // drained drains the node and fails unless Run returns nil.
-func (n *sweepNode) drained(t testing.TB) driver.Stats {
+func (n *sweepNode) drained(t testing.TB) node.Stats {
 	t.Helper()
 	n.Drain()
 	if err := n.ended(t); err != nil {
@@ -127,17 +128,17 @@ func wantOutcomes(t testing.TB, q querier, want map[string]int) {
 // collector is a sink that notes what it delivers.
 type collector struct {
 	mu   sync.Mutex
-	seen []driver.Message
+	seen []driver.Delivery
 }
 
-func (c *collector) Deliver(_ context.Context, m driver.Message) error {
+func (c *collector) Deliver(_ context.Context, m driver.Delivery) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.seen = append(c.seen, m)
 	return nil
 }
 
-func (c *collector) messages() []driver.Message {
+func (c *collector) messages() []driver.Delivery {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.seen)
@@ -154,15 +155,15 @@ func (c *collector) keys() []string {
 
 // hanging is a sink that works until its context ends or it is let go.
 type hanging struct {
-	begun chan driver.Message // holds all that began
+	begun chan driver.Delivery // holds all that began
 	let   chan struct{}
 }
 
 func newHanging() *hanging {
-	return &hanging{begun: make(chan driver.Message, 10_000), let: make(chan struct{})}
+	return &hanging{begun: make(chan driver.Delivery, 10_000), let: make(chan struct{})}
 }
 
-func (h *hanging) Deliver(ctx context.Context, m driver.Message) error {
+func (h *hanging) Deliver(ctx context.Context, m driver.Delivery) error {
 	h.begun <- m
 	select {
 	case <-h.let:
@@ -180,8 +181,8 @@ func TestSweepDeliversByRoute(t *testing.T) {
 	fill(t, db.Pool, "a", "jobs", 150, 10)
 	fill(t, db.Pool, "b", "mail", 150, 10)
 	fill(t, db.Pool, "c", "audit", 150, 0)
-	n := startNode(t, newNode(t, db, &rest, func(c *driver.Config) {
-		c.Routes = map[string]driver.Sink{"mail": &mail, "audit": &audit}
+	n := startNode(t, newNode(t, db, &rest, func(c *node.Config) {
+		c.Routes = map[string]node.Sink{"mail": &mail, "audit": &audit}
 	}))
 	eventually(t, "all is settled", func() bool { return n.Stats().Done == 450 })
 	stats := n.drained(t)
@@ -208,14 +209,14 @@ func TestSweepDeliversByRoute(t *testing.T) {
 // However small the node is made, it needs no tick to go on.
 func TestSweepSmallNodes(t *testing.T) {
 	t.Parallel()
-	for name, option := range map[string]func(*driver.Config){
-		"one of all":  func(c *driver.Config) { c.Slots, c.Queue, c.Batch = 1, 1, 1 },
-		"one slot":    func(c *driver.Config) { c.Slots = 1 },
-		"queue of 1":  func(c *driver.Config) { c.Queue = 1 },
-		"batch of 1":  func(c *driver.Config) { c.Batch = 1 },
-		"tiny share":  func(c *driver.Config) { c.Share = 1e-9 },
-		"whole share": func(c *driver.Config) { c.Share = 1 },
-		"big batch":   func(c *driver.Config) { c.Batch, c.Queue = 10_000, 3 },
+	for name, option := range map[string]func(*node.Config){
+		"one of all":  func(c *node.Config) { c.Slots, c.Queue, c.Batch = 1, 1, 1 },
+		"one slot":    func(c *node.Config) { c.Slots = 1 },
+		"queue of 1":  func(c *node.Config) { c.Queue = 1 },
+		"batch of 1":  func(c *node.Config) { c.Batch = 1 },
+		"tiny share":  func(c *node.Config) { c.Share = 1e-9 },
+		"whole share": func(c *node.Config) { c.Share = 1 },
+		"big batch":   func(c *node.Config) { c.Batch, c.Queue = 10_000, 3 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -225,7 +226,7 @@ func TestSweepSmallNodes(t *testing.T) {
 			}
 			run(t, db.Pool, "select outbox.set_quota('ns0', 1)")
 			var sink collector
-			n := startNode(t, newNode(t, db, &sink, option, func(c *driver.Config) { c.Tick = time.Hour }))
+			n := startNode(t, newNode(t, db, &sink, option, func(c *node.Config) { c.Tick = time.Hour }))
 			eventually(t, "all is settled", func() bool { return n.Stats().Done == 200 })
 			n.drained(t)
 			if keys := sink.keys(); len(keys) != 200 || len(slices.Compact(keys)) != 200 {
@@ -241,7 +242,7 @@ func TestSweepShortQueueFillsSlots(t *testing.T) {
 	db := pg.New(t)
 	fill(t, db.Pool, "ns", "q", 30, 10)
 	sink := newHanging()
-	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.Queue, c.Slots, c.Share, c.Tick = 1, 20, 1, time.Hour }))
+	n := startNode(t, newNode(t, db, sink, func(c *node.Config) { c.Queue, c.Slots, c.Share, c.Tick = 1, 20, 1, time.Hour }))
 	eventually(t, "all slots work", func() bool { return len(sink.begun) == 20 })
 	close(sink.let)
 	eventually(t, "all is settled", func() bool { return n.Stats().Done == 30 })
@@ -258,8 +259,8 @@ func TestSweepPayloadsAndBudget(t *testing.T) {
 	fill(t, db.Pool, "huge", "q", 20, 1<<20)
 	const budget = 2000
 	var most atomic.Int64
-	var s *driver.Sweeper
-	s = newNode(t, db, driver.SinkFunc(func(_ context.Context, m driver.Message) error {
+	var s *node.Node
+	s = newNode(t, db, node.SinkFunc(func(_ context.Context, m driver.Delivery) error {
 		used := s.Stats().UsedBytes
 		for old := most.Load(); used > old && !most.CompareAndSwap(old, used); old = most.Load() {
 			continue
@@ -268,7 +269,7 @@ func TestSweepPayloadsAndBudget(t *testing.T) {
 			t.Errorf("a payload of %s has %d bytes, want %d", m.Namespace, len(m.Payload), want)
 		}
 		return nil
-	}), func(c *driver.Config) { c.Budget = budget; c.MinPause = time.Millisecond; c.Tick = time.Millisecond })
+	}), func(c *node.Config) { c.Budget = budget; c.MinPause = time.Millisecond; c.Tick = time.Millisecond })
 	n := startNode(t, s)
 	eventually(t, "all is settled", func() bool { return n.Stats().Done == 420 })
 	stats := n.drained(t)
@@ -286,13 +287,13 @@ func TestSweepHoldsNoTransaction(t *testing.T) {
 	db := pg.New(t)
 	put(t, db.Pool, "ns", "q", "k")
 	admin := db.Admin(t)
-	s := newNode(t, db, driver.SinkFunc(func(context.Context, driver.Message) error {
+	s := newNode(t, db, node.SinkFunc(func(context.Context, driver.Delivery) error {
 		eventually(t, "an instant without a transaction", func() bool {
 			return one[int](t, admin, `select count(*) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and xact_start is not null`) == 0
 		})
 		return nil
-	}), func(c *driver.Config) { c.Tick = time.Hour })
+	}), func(c *node.Config) { c.Tick = time.Hour })
 	if err := s.Once(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
@@ -327,10 +328,10 @@ func TestSweepRefusesToStart(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
 	var sink collector
-	for want, option := range map[string]func(*driver.Config){
-		"shard 16: the outbox has shards 0 to 15": func(c *driver.Config) { c.Shards = []int32{0, 16} },
-		"shard -1":       func(c *driver.Config) { c.Shards = []int32{-1} },
-		"Batch is 10001": func(c *driver.Config) { c.Batch = 10_001 },
+	for want, option := range map[string]func(*node.Config){
+		"shard 16: the outbox has shards 0 to 15": func(c *node.Config) { c.Shards = []int32{0, 16} },
+		"shard -1":       func(c *node.Config) { c.Shards = []int32{-1} },
+		"Batch is 10001": func(c *node.Config) { c.Batch = 10_001 },
 	} {
 		err := newNode(t, db, &sink, option).Run(t.Context())
 		if err == nil || !strings.Contains(err.Error(), want) {

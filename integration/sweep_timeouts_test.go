@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 	"github.com/fairclaim/fairclaim/integration/pgtest"
 )
 
@@ -53,7 +54,7 @@ func TestSweepStrictTimeouts(t *testing.T) {
 	pool := rolePool(t, db, 4, "set idle_in_transaction_session_timeout = '500 ms'", "set statement_timeout = '2 s'")
 	fill(t, db.Pool, "ns", "q", 60, 100)
 	var sink collector
-	slow := driver.SinkFunc(func(ctx context.Context, m driver.Message) error {
+	slow := node.SinkFunc(func(ctx context.Context, m driver.Delivery) error {
 		select {
 		case <-time.After(5 * time.Second):
 			return sink.Deliver(ctx, m)
@@ -61,7 +62,7 @@ func TestSweepStrictTimeouts(t *testing.T) {
 			return context.Cause(ctx)
 		}
 	})
-	s, err := driver.NewSweeper(pool, driver.Config{
+	s, err := node.New(pool, node.Config{
 		Node: "n1", Sink: slow, Slots: 30, Share: 1, Tick: 50 * time.Millisecond, RescueEvery: 100 * time.Millisecond,
 		HeartbeatEvery: 100 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
@@ -158,9 +159,9 @@ func TestPoolCancelled(t *testing.T) {
 // poolCalls makes calls of the driver one after the other, a third of them with a context
 // that ends at a random moment. The keys are those of messages that are enqueued for sure.
 func poolCalls(ctx context.Context, pool *pgxpool.Pool, rng *rand.Rand, name string) (keys []string, calls, failed int) {
-	messages := make([]driver.NewMessage, 3)
+	messages := make([]driver.Message, 3)
 	for i := range messages {
-		messages[i] = driver.NewMessage{Namespace: fmt.Sprint("ns", i), TaskQueue: "q", DispatchKey: fmt.Sprint(name, "-", i), Payload: []byte("x")}
+		messages[i] = driver.Message{Namespace: fmt.Sprint("ns", i), TaskQueue: "q", DispatchKey: fmt.Sprint(name, "-", i), Payload: []byte("x")}
 	}
 	shards := make([]int32, 16)
 	for i := range shards {
@@ -197,7 +198,7 @@ func poolCalls(ctx context.Context, pool *pgxpool.Pool, rng *rand.Rand, name str
 		func(ctx context.Context) error { _, err := driver.Retry(ctx, pool, failures()); return err },
 		func(ctx context.Context) error { _, _, err := driver.Rescue(ctx, pool, 10); return err },
 		func(ctx context.Context) error {
-			_, err := driver.Beat(ctx, pool, driver.Heartbeat{Node: "n1"})
+			_, err := driver.Heartbeat(ctx, pool, driver.HeartbeatRequest{Node: "n1"})
 			return err
 		},
 		func(ctx context.Context) error { _, err := driver.Prune(ctx, pool, 10); return err },

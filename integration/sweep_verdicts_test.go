@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // What a sink answers decides what becomes of a message, however the answer is wrapped.
@@ -23,14 +24,14 @@ func TestSweepVerdicts(t *testing.T) {
 	}{
 		"done":              {nil, "done", 1},
 		"plain":             {plain, "pending", 1},
-		"permanent":         {driver.Permanent(plain), "failed", 1},
-		"permanent wrapped": {fmt.Errorf("so: %w", driver.Permanent(plain)), "failed", 1},
-		"permanent joined":  {errors.Join(plain, driver.Permanent(plain)), "failed", 1},
-		"later":             {driver.RetryAfter(plain, time.Hour), "pending", 1},
-		"later joined":      {errors.Join(plain, fmt.Errorf("so: %w", driver.RetryAfter(plain, 1<<62))), "pending", 1},
-		"undelivered":       {driver.Undelivered(plain), "pending", 0},
+		"permanent":         {node.Permanent(plain), "failed", 1},
+		"permanent wrapped": {fmt.Errorf("so: %w", node.Permanent(plain)), "failed", 1},
+		"permanent joined":  {errors.Join(plain, node.Permanent(plain)), "failed", 1},
+		"later":             {node.RetryAfter(plain, time.Hour), "pending", 1},
+		"later joined":      {errors.Join(plain, fmt.Errorf("so: %w", node.RetryAfter(plain, 1<<62))), "pending", 1},
+		"undelivered":       {node.Undelivered(plain), "pending", 0},
 		"undelivered joined": {
-			errors.Join(driver.Permanent(plain), driver.Undelivered(plain)), "pending", 0,
+			errors.Join(node.Permanent(plain), node.Undelivered(plain)), "pending", 0,
 		},
 		"nil error": {(*nilError)(nil), "pending", 1},
 	}
@@ -39,7 +40,7 @@ func TestSweepVerdicts(t *testing.T) {
 	}
 	put(t, db.Pool, "ns", "q", "panic")
 	run(t, db.Pool, `select outbox.configure('{"retry_base": "1 h", "retry_cap": "1 h"}')`)
-	s := newNode(t, db, driver.SinkFunc(func(_ context.Context, m driver.Message) error {
+	s := newNode(t, db, node.SinkFunc(func(_ context.Context, m driver.Delivery) error {
 		if m.DispatchKey == "panic" {
 			panic("at\x00 the disco")
 		}

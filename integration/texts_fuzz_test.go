@@ -24,7 +24,7 @@ func FuzzTexts(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer func() { _ = tx.Rollback(t.Context()) }()
-		m := driver.NewMessage{Namespace: key, TaskQueue: key, DispatchKey: key, Payload: []byte(note)}
+		m := driver.Message{Namespace: key, TaskQueue: key, DispatchKey: key, Payload: []byte(note)}
 		invalid := m.Validate()
 		if (invalid == nil) != (key != "" && len(key) <= 512 && utf8.ValidString(key) && !strings.Contains(key, "\x00")) {
 			t.Fatalf("Validate of %q: %v", key, invalid)

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 	"github.com/fairclaim/fairclaim/integration/pgtest"
 )
 
@@ -204,18 +206,18 @@ func TestTrapsAndDriver(t *testing.T) {
 		sqlDB := stdlib.OpenDB(*config.ConnConfig)
 		defer sqlDB.Close()
 		for i := range 2 { // the second time they are duplicates
-			m := driver.NewMessage{Namespace: "sql", TaskQueue: "q", DispatchKey: mode.String() + "sql", Payload: allBytes()}
+			m := driver.Message{Namespace: "sql", TaskQueue: "q", DispatchKey: mode.String() + "sql", Payload: allBytes()}
 			e, err := driver.EnqueueSQL(t.Context(), sqlDB, m)
 			if err != nil || e.Duplicate != (i == 1) {
 				t.Errorf("%s: EnqueueSQL: %+v, %v", mode, e, err)
 			}
 			m.DispatchKey += "batch"
-			if _, err := driver.EnqueueBatchSQL(t.Context(), sqlDB, []driver.NewMessage{m}); err != nil {
+			if _, err := driver.EnqueueBatchSQL(t.Context(), sqlDB, []driver.Message{m}); err != nil {
 				t.Errorf("%s: EnqueueBatchSQL: %v", mode, err)
 			}
 		}
 		var sink collector
-		s, err := driver.NewSweeper(pool, driver.Config{Node: "n2", Sink: &sink, Batch: 7})
+		s, err := node.New(pool, node.Config{Node: "n2", Sink: &sink, Batch: 7})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -238,19 +240,19 @@ func driverCalls(t *testing.T, db *pgxpool.Pool, past querier, prefix string) {
 	}
 	want := map[string][]byte{"empty": {}, "text": []byte(`a\b'"`), "hex": []byte(`\x4142`), "all": allBytes()}
 	for key, payload := range want {
-		m := driver.NewMessage{Namespace: "ns", TaskQueue: "q", DispatchKey: prefix + key, Payload: payload, Headers: map[string]string{"k": key}}
+		m := driver.Message{Namespace: "ns", TaskQueue: "q", DispatchKey: prefix + key, Payload: payload, Headers: map[string]string{"k": key}}
 		var err error
 		if key == "hex" {
 			_, err = driver.Enqueue(ctx, db, m)
 		} else {
-			_, err = driver.EnqueueBatch(ctx, db, []driver.NewMessage{m})
+			_, err = driver.EnqueueBatch(ctx, db, []driver.Message{m})
 		}
 		must("enqueue", err)
 	}
-	beat, err := driver.Beat(ctx, db, driver.Heartbeat{Node: prefix, Process: "p", Paused: "for a test", InFlightBytes: 3})
-	must("Beat", err)
+	beat, err := driver.Heartbeat(ctx, db, driver.HeartbeatRequest{Node: prefix, Process: "p", Paused: "for a test", InFlightBytes: 3})
+	must("Heartbeat", err)
 	if len(beat.Shards) == 0 || beat.Again < time.Second || beat.Again > time.Minute {
-		t.Errorf("%s: Beat says %+v", prefix, beat)
+		t.Errorf("%s: Heartbeat says %+v", prefix, beat)
 	}
 	shards := one[[]int32](t, past, "select outbox.all_shards()")
 	claim := func(without bool) (refs []driver.Ref) {
@@ -260,7 +262,7 @@ func driverCalls(t *testing.T, db *pgxpool.Pool, past querier, prefix string) {
 		if len(messages) != len(want) {
 			t.Fatalf("%s: claimed %d messages, want %d", prefix, len(messages), len(want))
 		}
-		pointers := make([]*driver.Message, len(messages))
+		pointers := make([]*driver.Delivery, len(messages))
 		for i := range messages {
 			pointers[i] = &messages[i]
 		}
@@ -284,35 +286,56 @@ func driverCalls(t *testing.T, db *pgxpool.Pool, past querier, prefix string) {
 		}
 		return refs
 	}
-	settled := func(what string, ids []int64, err error) {
+	settled := func(what string, lost []driver.Ref, err error) {
 		t.Helper()
 		must(what, err)
-		if len(ids) == 0 {
-			t.Errorf("%s: %s settled nothing", prefix, what)
+		if len(lost) > 0 {
+			t.Errorf("%s: %s says that %v were lost", prefix, what, lost)
 		}
 	}
+	settings, err := driver.Settings(ctx, db)
+	must("Settings", err)
+	if lease := one[time.Duration](t, past, "select (outbox.settings()).lease"); settings.ShardCount != len(shards) || settings.Lease != lease ||
+		settings.Retry.Base != time.Second || settings.Retry.Multiplier != 2 || settings.Retry.Jitter != 0.2 || settings.Retention != 7*24*time.Hour {
+		t.Errorf("%s: Settings says %+v", prefix, settings)
+	}
+	processes, err := driver.NodeProcesses(ctx, db)
+	must("NodeProcesses", err)
+	if processes[prefix] != "p" {
+		t.Errorf("%s: NodeProcesses says %q", prefix, processes)
+	}
 	refs := claim(false)
-	ids, err := driver.Extend(ctx, db, refs, time.Minute)
-	settled("Extend", ids, err)
+	lost, err := driver.Extend(ctx, db, refs, time.Minute)
+	settled("Extend", lost, err)
 	noted, err := driver.BeginDelivery(ctx, db, refs[:1], 1)
 	must("BeginDelivery", err)
 	if len(noted) > 1 {
 		t.Errorf("%s: BeginDelivery noted %v", prefix, noted)
 	}
-	ids, err = driver.Release(ctx, db, refs)
-	settled("Release", ids, err)
+	lost, err = driver.Release(ctx, db, refs)
+	settled("Release", lost, err)
 	refs = claim(true)
 	var none time.Duration
-	ids, err = driver.Retry(ctx, db, []driver.Failure{{Ref: refs[0], Reason: "because", Delay: &none}, {Ref: refs[1], Reason: "because"}})
-	settled("Retry", ids, err)
-	ids, err = driver.Fail(ctx, db, []driver.Failure{{Ref: refs[2], Reason: "because"}})
-	settled("Fail", ids, err)
-	ids, err = driver.Complete(ctx, db, refs[3:])
-	settled("Complete", ids, err)
+	lost, err = driver.Retry(ctx, db, []driver.Failure{{Ref: refs[0], Reason: "because", Delay: &none}, {Ref: refs[1], Reason: "because"}})
+	settled("Retry", lost, err)
+	lost, err = driver.Fail(ctx, db, []driver.Failure{{Ref: refs[2], Reason: "because"}})
+	settled("Fail", lost, err)
+	lost, err = driver.Complete(ctx, db, refs[3:])
+	settled("Complete", lost, err)
 	_, _, err = driver.Rescue(ctx, db, 10)
 	must("Rescue", err)
 	_, err = driver.Prune(ctx, db, 10)
 	must("Prune", err)
 	must("Leave", driver.Leave(ctx, db, prefix, "p"))
-	run(t, past, "select outbox.cancel(array(select m.dispatch_key from outbox.message as m where m.namespace = 'ns'))")
+	redriven, err := driver.Redrive(ctx, db, []int64{refs[2].ID, refs[3].ID})
+	must("Redrive", err)
+	if len(redriven) != 1 || redriven[0] != refs[2].ID {
+		t.Errorf("%s: Redrive says %v, want the failed one, %d", prefix, redriven, refs[2].ID)
+	}
+	cancelled, err := driver.Cancel(ctx, db, slices.Concat(one[[]string](t, past,
+		"select array(select m.dispatch_key::text from outbox.message as m where m.namespace = 'ns')"), []string{"no such key"}))
+	must("Cancel", err)
+	if len(cancelled) != 3 || cancelled[0].Was != "pending" || !strings.HasPrefix(cancelled[0].DispatchKey, prefix) {
+		t.Errorf("%s: Cancel says %v, want the three that were pending", prefix, cancelled)
+	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 	"github.com/fairclaim/fairclaim/integration/pgtest"
 	"github.com/fairclaim/fairclaim/sql/migrations/snapshot/functions"
 )
@@ -172,8 +173,8 @@ func startUpgradeTraffic(t *testing.T, db *pgtest.DB, roles map[string]string) *
 		t.Cleanup(p.Close)
 		return p
 	}
-	inside, err := driver.NewSweeper(pool(db.DSN, insideConnections), driver.Config{
-		Node: "inside", Sink: driver.SinkFunc(func(context.Context, driver.Message) error { return nil }),
+	inside, err := node.New(pool(db.DSN, insideConnections), node.Config{
+		Node: "inside", Sink: node.SinkFunc(func(context.Context, driver.Delivery) error { return nil }),
 		Tick: 20 * time.Millisecond, Batch: 20, Logger: slog.New(slog.NewTextHandler(&u.inside, nil)),
 	})
 	if err != nil {
@@ -208,7 +209,7 @@ func startUpgradeTraffic(t *testing.T, db *pgtest.DB, roles map[string]string) *
 				_, err := conn.Exec(ctx, "select count(*) from outbox.nodes")
 				return err
 			}
-			_, err := driver.Enqueue(ctx, conn, driver.NewMessage{
+			_, err := driver.Enqueue(ctx, conn, driver.Message{
 				Namespace: fmt.Sprint("ns", n%3), TaskQueue: "q", DispatchKey: fmt.Sprint(who, n), Payload: []byte("x"),
 			})
 			if err == nil {

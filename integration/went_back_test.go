@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // goBack makes a database what it may be after a fail-over to a standby that had not got all:
@@ -130,7 +130,7 @@ func TestNodeWithTwoMessagesOfOneID(t *testing.T) {
 	run(t, db.Pool, "select nextval('outbox.claim_token') from generate_series(1, 100)")
 	put(t, db.Pool, "before", "q", "before")
 	sink := newHanging()
-	n := startNode(t, newNode(t, db, sink, func(c *driver.Config) { c.Slots, c.Share = 2, 1 }))
+	n := startNode(t, newNode(t, db, sink, func(c *node.Config) { c.Slots, c.Share = 2, 1 }))
 	eventually(t, "the first one is under way", func() bool { return len(sink.begun) == 1 })
 	goBack(t, db.Pool)
 	put(t, db.Pool, "after", "q", "after")

@@ -134,7 +134,7 @@ func (l *loader) load(ctx context.Context, conn *pgx.Conn, files []string) error
 	lines := readLines(reading, l.app.stdin, files, limit)
 
 	if !l.strict {
-		return l.stopped(ctx, l.pump(ctx, lines, func(ctx context.Context, batch []driver.NewMessage) ([]driver.Enqueued, error) {
+		return l.stopped(ctx, l.pump(ctx, lines, func(ctx context.Context, batch []driver.Message) ([]driver.Enqueued, error) {
 			return enqueueInOwnTx(ctx, conn, batch)
 		}))
 	}
@@ -143,7 +143,7 @@ func (l *loader) load(ctx context.Context, conn *pgx.Conn, files []string) error
 		return fmt.Errorf("begin: %w", err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) // after a commit it does nothing
-	err = l.pump(ctx, lines, func(ctx context.Context, batch []driver.NewMessage) (found []driver.Enqueued, err error) {
+	err = l.pump(ctx, lines, func(ctx context.Context, batch []driver.Message) (found []driver.Enqueued, err error) {
 		err = pgx.BeginFunc(ctx, tx, func(savepoint pgx.Tx) error {
 			found, err = enqueueAll(ctx, savepoint, batch)
 			return err
@@ -178,7 +178,7 @@ func (l *loader) stopped(ctx context.Context, err error) error {
 	return withHint(fmt.Errorf("%w; done up to %s", err, l.last), "Run it again: what is written already counts as a duplicate then.")
 }
 
-type sendFunc func(ctx context.Context, batch []driver.NewMessage) ([]driver.Enqueued, error)
+type sendFunc func(ctx context.Context, batch []driver.Message) ([]driver.Enqueued, error)
 
 // pump takes lines until they end or ctx does. What has been taken by then is
 // written either way.
@@ -252,7 +252,7 @@ func (l *loader) flush(ctx context.Context, send sendFunc) error {
 
 // write enqueues lines. Where the database refuses one, it finds by halves which.
 func (l *loader) write(ctx context.Context, lines []inputLine, send sendFunc) error {
-	messages := make([]driver.NewMessage, len(lines))
+	messages := make([]driver.Message, len(lines))
 	for i, line := range lines {
 		messages[i] = line.message
 	}
@@ -316,7 +316,7 @@ func (l *loader) printSummary(asJSON bool) error {
 
 // enqueueInOwnTx begins read committed, whatever the role's default: above it, a key
 // that another session writes at the same moment is an error instead of a duplicate.
-func enqueueInOwnTx(ctx context.Context, conn *pgx.Conn, batch []driver.NewMessage) (found []driver.Enqueued, err error) {
+func enqueueInOwnTx(ctx context.Context, conn *pgx.Conn, batch []driver.Message) (found []driver.Enqueued, err error) {
 	err = inTx(ctx, conn, func(tx pgx.Tx) error {
 		found, err = enqueueAll(ctx, tx, batch)
 		return err
@@ -326,7 +326,7 @@ func enqueueInOwnTx(ctx context.Context, conn *pgx.Conn, batch []driver.NewMessa
 
 // enqueueAll enqueues a batch. One message goes by itself: what the database says of
 // it needs no position then.
-func enqueueAll(ctx context.Context, tx pgx.Tx, batch []driver.NewMessage) ([]driver.Enqueued, error) {
+func enqueueAll(ctx context.Context, tx pgx.Tx, batch []driver.Message) ([]driver.Enqueued, error) {
 	if len(batch) != 1 {
 		return driver.EnqueueBatch(ctx, tx, batch)
 	}

@@ -29,7 +29,7 @@ const (
 type inputLine struct {
 	file    string
 	number  int // 1 is the first
-	message driver.NewMessage
+	message driver.Message
 	err     error // what is wrong with the line
 	fatal   bool  // err is about the file: nothing more comes
 }

@@ -19,7 +19,7 @@ import (
 // parseLine reads one line of input. It goes through the object by hand, because
 // encoding/json would let pass what is a mistake here: a name in other letters
 // (Payload), a name twice, text that is not Unicode.
-func parseLine(text []byte) (m driver.NewMessage, err error) {
+func parseLine(text []byte) (m driver.Message, err error) {
 	if !utf8.Valid(text) {
 		return m, errors.New("not valid UTF-8; other bytes go into payload_base64")
 	}
@@ -55,7 +55,7 @@ func parseLine(text []byte) (m driver.NewMessage, err error) {
 	return m, complete(&m, seen)
 }
 
-func setField(m *driver.NewMessage, name string, value json.RawMessage) (err error) {
+func setField(m *driver.Message, name string, value json.RawMessage) (err error) {
 	switch name {
 	case "namespace":
 		m.Namespace, err = jsonText(value)
@@ -84,7 +84,7 @@ func setField(m *driver.NewMessage, name string, value json.RawMessage) (err err
 }
 
 // complete checks what one field alone does not show.
-func complete(m *driver.NewMessage, seen map[string]bool) error {
+func complete(m *driver.Message, seen map[string]bool) error {
 	for _, name := range []string{"namespace", "task_queue", "dispatch_key"} {
 		if !seen[name] {
 			return fmt.Errorf("no %s", name)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink"
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/stdout"
-	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // nodeFlags are what once and run share: where messages go, and how much at a time.
@@ -94,16 +94,16 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// node is a sweeper on its way from flags to its end.
-type node struct {
-	*driver.Sweeper
+// sweeper is a node on its way from flags to its end.
+type sweeper struct {
+	*node.Node
 	toStdout bool // a sink writes to standard output
 	close    func()
 }
 
 // newNode makes the sinks and the sweeper, and connects. A nil list of shards leaves the
 // choice to the sweeper.
-func (f *nodeFlags) newNode(ctx context.Context, a *app, name string, tick time.Duration, shards []int32) (*node, error) {
+func (f *nodeFlags) newNode(ctx context.Context, a *app, name string, tick time.Duration, shards []int32) (*sweeper, error) {
 	values := f.routeValues()
 	routes, err := sink.NewRoutes(f.Sink, values, sink.Options{
 		Stdout: a.stdout, HTTPTimeout: f.DeliveryTimeout, HTTPConns: f.Slots, ExecTimeout: f.DeliveryTimeout,
@@ -111,8 +111,8 @@ func (f *nodeFlags) newNode(ctx context.Context, a *app, name string, tick time.
 	if err != nil {
 		return nil, &usageError{err: err}
 	}
-	config := driver.Config{
-		Node: name, Shards: shards, Routes: map[string]driver.Sink{},
+	config := node.Config{
+		Node: name, Shards: shards, Routes: map[string]node.Sink{},
 		Batch: f.Batch, Tick: tick, Budget: int64(fitMemory(a, f.Budget)), High: f.High, Low: f.Low, MinPause: f.MinPause,
 		Slots: f.Slots, Share: f.Share, DeliveryTimeout: f.DeliveryTimeout, DrainTimeout: f.DrainTimeout, Logger: a.log,
 	}
@@ -129,11 +129,11 @@ func (f *nodeFlags) newNode(ctx context.Context, a *app, name string, tick time.
 		routes.Close()
 		return nil, err
 	}
-	n := &node{close: func() { closePool(pool); routes.Close() }}
+	n := &sweeper{close: func() { closePool(pool); routes.Close() }}
 	for _, name := range routes.Names() {
 		n.toStdout = n.toStdout || name == "stdout"
 	}
-	n.Sweeper, err = driver.NewSweeper(pool, config)
+	n.Node, err = node.New(pool, config)
 	if err != nil {
 		n.close()
 		return nil, &usageError{err: err}
@@ -148,7 +148,7 @@ const echo = 300 * time.Millisecond
 var errSecondSignal = errors.New("stopped by a second signal: deliveries were cut short, their messages are released")
 
 // work runs the sweeper. The first signal drains it, the second ends it at once.
-func (n *node) work(ctx context.Context, a *app, sweep func(context.Context) error) error {
+func (n *sweeper) work(ctx context.Context, a *app, sweep func(context.Context) error) error {
 	defer n.close()
 	stdout.CatchBrokenPipe() // also of the log's: release what is claimed before the end
 	hard, cancel := context.WithCancelCause(context.WithoutCancel(ctx))

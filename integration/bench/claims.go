@@ -33,9 +33,9 @@ type claimer struct {
 	shards []int32
 	some   bool // a claim may bring less than it asks for, though not nothing in all
 
-	held    [][]driver.Message // claimed and not settled, the oldest first
-	took    []float64          // ms, of the timed claims
-	brought []float64          // rows
+	held    [][]driver.Delivery // claimed and not settled, the oldest first
+	took    []float64           // ms, of the timed claims
+	brought []float64           // rows
 }
 
 // newClaimer makes one of the contenders fair and blind.

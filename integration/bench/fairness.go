@@ -8,14 +8,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // fairness: one tenant has a flood pending, another enqueues a message a second. How long
 // does the quiet one wait, from its enqueue to the delivery?
 func fairness(ctx context.Context, l *lab) error {
 	outbox := &outboxQueue{
-		config: driver.Config{}, // what sweep run does by default
+		config: node.Config{}, // what sweep run does by default
 		about:  "one sweeper and an outbox, both with their defaults: a batch of 100, a tick of 500 ms, a quota of 256",
 	}
 	queues, err := l.openQueues(ctx, "fairness", outbox)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fairclaim/fairclaim/budget"
-	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 	"github.com/fairclaim/fairclaim/watermark"
 )
 
@@ -89,7 +89,7 @@ func goFigure(name, unit string, value float64) figure {
 // sweepAllocations drains a backlog with a sweeper in this process and counts what it
 // allocates: claim, hand-off, settle, and pgx below them.
 func (l *lab) sweepAllocations(ctx context.Context) error {
-	q := &outboxQueue{quota: "1000000000", config: driver.Config{Tick: 20 * time.Millisecond}}
+	q := &outboxQueue{quota: "1000000000", config: node.Config{Tick: 20 * time.Millisecond}}
 	if err := q.setUp(ctx, l); err != nil {
 		return err
 	}

@@ -11,12 +11,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // outboxQueue is fairclaim.
 type outboxQueue struct {
-	config driver.Config // of each node; Node, Shards, Sink and Logger are filled in
-	quota  string        // default_quota, empty: as installed
+	config node.Config // of each node; Node, Shards, Sink and Logger are filled in
+	quota  string      // default_quota, empty: as installed
 	about  string
 	db     *database
 }
@@ -38,9 +39,9 @@ func (q *outboxQueue) setUp(ctx context.Context, l *lab) (err error) {
 }
 
 func (q *outboxQueue) enqueue(ctx context.Context, jobs []job) error {
-	messages := make([]driver.NewMessage, len(jobs))
+	messages := make([]driver.Message, len(jobs))
 	for i, j := range jobs {
-		messages[i] = driver.NewMessage{
+		messages[i] = driver.Message{
 			Namespace: j.Tenant, TaskQueue: "bench", DispatchKey: fmt.Sprintf("%s/%d", j.Tenant, j.N), Payload: j.json(),
 		}
 	}
@@ -84,11 +85,11 @@ func (q *outboxQueue) work(ctx context.Context, nodes int, deliver deliverFunc) 
 		config.Node = fmt.Sprintf("node-%d", i)
 		config.Shards = shards[i*len(shards)/nodes : (i+1)*len(shards)/nodes]
 		config.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-		config.Sink = driver.SinkFunc(func(_ context.Context, m driver.Message) error {
+		config.Sink = node.SinkFunc(func(_ context.Context, m driver.Delivery) error {
 			deliver(m.Payload, m.ClaimToken)
 			return nil
 		})
-		s, err := driver.NewSweeper(pool, config)
+		s, err := node.New(pool, config)
 		if err != nil {
 			return nil, errors.Join(err, c.stop(ctx))
 		}
@@ -99,7 +100,7 @@ func (q *outboxQueue) work(ctx context.Context, nodes int, deliver deliverFunc) 
 }
 
 type sweepers struct {
-	nodes []*driver.Sweeper
+	nodes []*node.Node
 	pools []*pgxpool.Pool
 	ended chan error
 }
@@ -142,7 +143,7 @@ func (c *sweepers) stop(ctx context.Context) error {
 func throughputOutbox() *outboxQueue {
 	return &outboxQueue{
 		quota:  "1000000000",
-		config: driver.Config{Batch: 1000, Tick: 20 * time.Millisecond},
+		config: node.Config{Batch: 1000, Tick: 20 * time.Millisecond},
 		about: "sweepers with a batch of 1,000 and a tick of 20 ms, disjoint shards, quotas that cap nothing; 32 tenants; " +
 			"enqueued by EnqueueBatch; settled messages stay; dispatch keys are unique",
 	}

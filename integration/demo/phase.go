@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 	"github.com/fairclaim/fairclaim/sql/migrations"
 )
 
@@ -60,9 +61,9 @@ func (p phase) run(ctx context.Context, dsn string, screen *screen) (result, err
 	}
 
 	t := newTally()
-	nodes := make([]*driver.Sweeper, 2)
+	nodes := make([]*node.Node, 2)
 	for i, shards := range [][]int32{{0, 1, 2, 3, 4, 5, 6, 7}, {8, 9, 10, 11, 12, 13, 14, 15}} {
-		nodes[i], err = driver.NewSweeper(pool, driver.Config{
+		nodes[i], err = node.New(pool, node.Config{
 			Node: fmt.Sprintf("node-%d", i+1), Shards: shards, Sink: t.sink(), Batch: 50, Tick: 50 * time.Millisecond,
 			Slots: slots, Share: 1, Queue: 1000, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		})
@@ -102,7 +103,7 @@ func atEnd(ctx context.Context, err error) error {
 func (p phase) enqueueBurst(ctx context.Context, pool *pgxpool.Pool, t *tally) error {
 	const chunk = 2500
 	for from := 0; from < p.burst; from += chunk {
-		batch := make([]driver.NewMessage, min(chunk, p.burst-from))
+		batch := make([]driver.Message, min(chunk, p.burst-from))
 		for i := range batch {
 			batch[i] = message(bursty, from+i)
 		}
@@ -118,7 +119,7 @@ func enqueueTrickle(ctx context.Context, pool *pgxpool.Pool, t *tally) error {
 	ticker := time.NewTicker(trickle)
 	defer ticker.Stop()
 	for n := 0; ; n++ {
-		batch := make([]driver.NewMessage, quietTenants)
+		batch := make([]driver.Message, quietTenants)
 		for i := range batch {
 			batch[i] = message(quietName(i), n)
 		}
@@ -158,10 +159,10 @@ func (p phase) watch(ctx context.Context, pool *pgxpool.Pool, t *tally, screen *
 func quietName(i int) string { return fmt.Sprintf("quiet-%02d", i+1) }
 
 // message makes one whose payload begins with the time at which it was sent.
-func message(namespace string, n int) driver.NewMessage {
+func message(namespace string, n int) driver.Message {
 	payload := make([]byte, payloadBytes)
 	binary.BigEndian.PutUint64(payload, uint64(time.Now().UnixNano()))
-	return driver.NewMessage{
+	return driver.Message{
 		Namespace: namespace, TaskQueue: "webhook", DispatchKey: fmt.Sprintf("%s/%06d", namespace, n),
 		Payload: payload, ContentType: "application/octet-stream",
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // tally counts, a tenant, what was sent and delivered and how long it waited. It is safe
@@ -63,8 +64,8 @@ func (t *tally) waiting(key, name string, sent time.Time) {
 	}
 }
 
-func (t *tally) sink() driver.Sink {
-	return driver.SinkFunc(func(ctx context.Context, m driver.Message) error {
+func (t *tally) sink() node.Sink {
+	return node.SinkFunc(func(ctx context.Context, m driver.Delivery) error {
 		wait := time.Since(sentAt(m.Payload))
 		select {
 		case <-ctx.Done():

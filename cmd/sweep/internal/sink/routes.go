@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // maxTaskQueue is the longest name of a task queue, in bytes.
@@ -108,7 +108,7 @@ func unique(taken map[string]bool, name string) string {
 
 // For returns the sink for a task queue, and a name that no other sink has. The
 // queue's name is compared byte by byte.
-func (r *Routes) For(taskQueue string) (name string, s driver.Sink) {
+func (r *Routes) For(taskQueue string) (name string, s node.Sink) {
 	t, ok := r.queues[taskQueue]
 	if !ok {
 		t = r.fallback

@@ -12,7 +12,7 @@ import (
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/exec"
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/http"
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/stdout"
-	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // known is what an error about a sink offers.
@@ -37,9 +37,9 @@ type Options struct {
 	ExecTimeout time.Duration
 }
 
-// Sink is a [driver.Sink] with a name for logs, which shows no secret.
+// Sink is a [node.Sink] with a name for logs, which shows no secret.
 type Sink interface {
-	driver.Sink
+	node.Sink
 	fmt.Stringer
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/sinktest"
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -111,7 +112,7 @@ func TestRoutes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	sinks := map[string]driver.Sink{}
+	sinks := map[string]node.Sink{}
 	for _, c := range []struct{ queue, name string }{
 		{"other", "stdout"},
 		{"", "stdout"},
@@ -138,7 +139,7 @@ func TestRoutes(t *testing.T) {
 	}
 	for queue, want := range map[string]string{"a": sinktest.Failed, "b": sinktest.Done, "x": sinktest.Done} {
 		_, s := r.For(queue)
-		if got := sinktest.Outcome(s.Deliver(t.Context(), driver.Message{TaskQueue: queue})); got != want {
+		if got := sinktest.Outcome(s.Deliver(t.Context(), driver.Delivery{TaskQueue: queue})); got != want {
 			t.Errorf("queue %q: %s, want %s", queue, got, want)
 		}
 	}
@@ -181,7 +182,7 @@ func TestTimeouts(t *testing.T) {
 	defer r.Close()
 	for queue, says := range map[string]string{"other": "timed out after 50ms", "q": "timed out after 60ms"} {
 		_, s := r.For(queue)
-		if err := s.Deliver(t.Context(), driver.Message{}); err == nil || !strings.Contains(err.Error(), says) {
+		if err := s.Deliver(t.Context(), driver.Delivery{}); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("queue %q: %v, want %q", queue, err, says)
 		}
 	}

@@ -34,7 +34,7 @@ func passedOn(environ []string) []string {
 
 // facts returns the variables that tell a command about its message. The error is
 // final: this message fits into no environment.
-func facts(m driver.Message) ([]string, error) {
+func facts(m driver.Delivery) ([]string, error) {
 	headers := []byte("{}")
 	if len(m.Headers) > 0 {
 		var err error

@@ -20,7 +20,7 @@ func TestPassedOn(t *testing.T) {
 }
 
 func TestNoHeadersAreAnEmptyObject(t *testing.T) {
-	got, err := facts(driver.Message{})
+	got, err := facts(driver.Delivery{})
 	if err != nil || !slices.Contains(got, "FAIRCLAIM_HEADERS={}") {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -29,12 +29,12 @@ func TestNoHeadersAreAnEmptyObject(t *testing.T) {
 func TestFactsThatFitNowhere(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		m    driver.Message
+		m    driver.Delivery
 		says string
 	}{
-		{"headers", driver.Message{Headers: map[string]string{"a": strings.Repeat("x", maxVariable)}}, "FAIRCLAIM_HEADERS would be"},
-		{"content type", driver.Message{ContentType: strings.Repeat("x", maxVariable)}, "FAIRCLAIM_CONTENT_TYPE would be"},
-		{"NUL", driver.Message{Namespace: "a\x00b"}, "FAIRCLAIM_NAMESPACE would hold a NUL"},
+		{"headers", driver.Delivery{Headers: map[string]string{"a": strings.Repeat("x", maxVariable)}}, "FAIRCLAIM_HEADERS would be"},
+		{"content type", driver.Delivery{ContentType: strings.Repeat("x", maxVariable)}, "FAIRCLAIM_CONTENT_TYPE would be"},
+		{"NUL", driver.Delivery{Namespace: "a\x00b"}, "FAIRCLAIM_NAMESPACE would hold a NUL"},
 	} {
 		if _, err := facts(c.m); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.says)

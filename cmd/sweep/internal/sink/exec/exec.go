@@ -39,6 +39,7 @@ import (
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/snippet"
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 const (
@@ -110,11 +111,11 @@ func (s *Sink) String() string { return "exec:" + snippet.Clean([]byte(s.argv[0]
 // Where the command cannot be started (its file is gone, the machine is out of
 // processes or files), that is not the message's fault: Deliver holds m for 5
 // seconds, or until ctx ends, and then hands it back uncharged. If no start has
-// succeeded for a minute, it says [driver.ErrSinkClosed].
-func (s *Sink) Deliver(ctx context.Context, m driver.Message) error {
+// succeeded for a minute, it says [node.ErrSinkClosed].
+func (s *Sink) Deliver(ctx context.Context, m driver.Delivery) error {
 	variables, err := facts(m)
 	if err != nil {
-		return driver.Permanent(fmt.Errorf("%s: %w", s, err))
+		return node.Permanent(fmt.Errorf("%s: %w", s, err))
 	}
 	run := ctx
 	if s.timeout > 0 {
@@ -127,7 +128,7 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Message) error {
 	case errors.Is(err, syscall.E2BIG): // mostly the message's own doing, so it must not go round forever
 		return fmt.Errorf("%s: headers and environment are too large: %w", s, err)
 	case err != nil && run.Err() != nil: // os/exec starts nothing then
-		return driver.Undelivered(fmt.Errorf("%s: not started: %w", s, context.Cause(run)))
+		return node.Undelivered(fmt.Errorf("%s: not started: %w", s, context.Cause(run)))
 	case err != nil:
 		return s.notStarted(ctx, err)
 	}
@@ -147,7 +148,7 @@ func (s *Sink) notStarted(ctx context.Context, err error) error {
 	failing := time.Since(s.failing)
 	s.mu.Unlock()
 	if failing >= startPatience {
-		return driver.Undelivered(fmt.Errorf("%w, nor at any time in the last %v: %w", err, failing.Round(time.Second), driver.ErrSinkClosed))
+		return node.Undelivered(fmt.Errorf("%w, nor at any time in the last %v: %w", err, failing.Round(time.Second), node.ErrSinkClosed))
 	}
 	pause := time.NewTimer(startPause)
 	defer pause.Stop()
@@ -155,7 +156,7 @@ func (s *Sink) notStarted(ctx context.Context, err error) error {
 	case <-pause.C:
 	case <-ctx.Done():
 	}
-	return driver.Undelivered(err)
+	return node.Undelivered(err)
 }
 
 // verdict says what a command's end means.
@@ -178,7 +179,7 @@ func (s *Sink) verdict(ctx context.Context, r result) error {
 	}
 	err := errors.New(b.String())
 	if r.state != nil && r.state.ExitCode() == exitDataError {
-		return driver.Permanent(err)
+		return node.Permanent(err)
 	}
 	return err
 }

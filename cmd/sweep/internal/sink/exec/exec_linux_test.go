@@ -58,7 +58,7 @@ func TestNoPipeIsLeftOpen(t *testing.T) {
 	gone.failing = time.Now().Add(-2 * startPatience) // so that it is not held
 	for range 3 {
 		for _, s := range []*Sink{good, bad, late, gone} {
-			_ = s.Deliver(t.Context(), driver.Message{Payload: make([]byte, 1<<20)})
+			_ = s.Deliver(t.Context(), driver.Delivery{Payload: make([]byte, 1<<20)})
 		}
 	}
 	if after := openPipes(t); after != before {

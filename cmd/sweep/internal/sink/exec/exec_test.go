@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 		if err != nil {
 			panic(err)
 		}
-		fmt.Println(s.Deliver(context.Background(), driver.Message{}))
+		fmt.Println(s.Deliver(context.Background(), driver.Delivery{}))
 		return
 	}
 	goleak.VerifyTestMain(m)
@@ -103,7 +103,7 @@ func TestExitCodes(t *testing.T) {
 		t.Run(c.script, func(t *testing.T) {
 			t.Parallel()
 			s, _ := shell(t, c.script, 0)
-			err := s.Deliver(t.Context(), driver.Message{Payload: []byte("p")})
+			err := s.Deliver(t.Context(), driver.Delivery{Payload: []byte("p")})
 			if got := sinktest.Outcome(err); got != c.want {
 				t.Fatalf("%s (%v), want %s", got, err, c.want)
 			}
@@ -115,7 +115,7 @@ func TestExitCodes(t *testing.T) {
 }
 
 // deliverAndSee delivers messages to a sink whose command reports what it saw.
-func deliverAndSee(t *testing.T, messages []driver.Message) map[int64]seen {
+func deliverAndSee(t *testing.T, messages []driver.Delivery) map[int64]seen {
 	t.Helper()
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // under -race a process sleeps a second before it exits
 	dir := t.TempDir()
@@ -161,11 +161,11 @@ func TestCommandSeesMessage(t *testing.T) {
 	} {
 		t.Setenv(name, value)
 	}
-	m := driver.Message{
+	m := driver.Delivery{
 		ID: 42, ClaimToken: 4711, Namespace: "acme", TaskQueue: "mail", DispatchKey: "k-1", Attempt: 3,
 		ContentType: "text/plain", Headers: map[string]string{"b": "<2>", "a": "\x00"}, Payload: []byte("hello\x00\xff"),
 	}
-	environ := deliverAndSee(t, []driver.Message{m})[42].Environ
+	environ := deliverAndSee(t, []driver.Delivery{m})[42].Environ
 	have := strings.Join(environ, "\n") + "\n"
 	for _, want := range []string{
 		"FAIRCLAIM_ID=42", "FAIRCLAIM_NAMESPACE=acme", "FAIRCLAIM_TASK_QUEUE=mail", "FAIRCLAIM_DISPATCH_KEY=k-1",
@@ -184,9 +184,9 @@ func TestCommandSeesMessage(t *testing.T) {
 }
 
 func TestAwkwardNames(t *testing.T) {
-	var messages []driver.Message
+	var messages []driver.Delivery
 	for i, name := range sinktest.Awkward() {
-		messages = append(messages, driver.Message{
+		messages = append(messages, driver.Delivery{
 			ID: int64(i), Namespace: name, TaskQueue: name, DispatchKey: name, ContentType: name,
 			Headers: map[string]string{name: name}, Payload: []byte(name),
 		})
@@ -202,9 +202,9 @@ func TestAwkwardNames(t *testing.T) {
 }
 
 func TestPayloadSizes(t *testing.T) {
-	var messages []driver.Message
+	var messages []driver.Delivery
 	for i, size := range []int{0, 1, 4096, 65536, 65537, 1 << 20, 8 << 20} {
-		messages = append(messages, driver.Message{ID: int64(i), Payload: bytes.Repeat([]byte{byte(i), '\n'}, size)[:size]})
+		messages = append(messages, driver.Delivery{ID: int64(i), Payload: bytes.Repeat([]byte{byte(i), '\n'}, size)[:size]})
 	}
 	deliverAndSee(t, messages)
 }
@@ -216,7 +216,7 @@ func TestRealWebhooks(t *testing.T) {
 func TestCommandThatDoesNotReadItsInput(t *testing.T) {
 	for _, script := range []string{"exit 0", "exec <&-; exit 0", "head -c 10 >/dev/null"} {
 		s, _ := shell(t, script, time.Minute)
-		if err := s.Deliver(t.Context(), driver.Message{Payload: make([]byte, 1<<20)}); err != nil {
+		if err := s.Deliver(t.Context(), driver.Delivery{Payload: make([]byte, 1<<20)}); err != nil {
 			t.Errorf("%s: %v", script, err)
 		}
 	}
@@ -230,7 +230,7 @@ func TestOutputIsCut(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, _ := shell(t, c.script, time.Minute)
-			err := s.Deliver(t.Context(), driver.Message{})
+			err := s.Deliver(t.Context(), driver.Delivery{})
 			if err == nil || !strings.Contains(err.Error(), ": the beginning ") || !strings.HasSuffix(err.Error(), " the end") {
 				t.Fatalf("want beginning and end of the output, got %.200q", fmt.Sprint(err))
 			}
@@ -241,7 +241,7 @@ func TestOutputIsCut(t *testing.T) {
 	}
 	t.Run("success drains all", func(t *testing.T) {
 		s, _ := shell(t, noise+"; exit 0", time.Minute)
-		if err := s.Deliver(t.Context(), driver.Message{}); err != nil {
+		if err := s.Deliver(t.Context(), driver.Delivery{}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -249,7 +249,7 @@ func TestOutputIsCut(t *testing.T) {
 
 func TestOutputIsCleaned(t *testing.T) {
 	s, _ := shell(t, `printf 'a\033[2J\000\377\n\nb'; exit 1`, 0)
-	err := s.Deliver(t.Context(), driver.Message{})
+	err := s.Deliver(t.Context(), driver.Delivery{})
 	if want := "exec:sh: exit status 1: a [2J \uFFFD b"; err == nil || err.Error() != want {
 		t.Errorf("error is %q, want %q", err, want)
 	}
@@ -259,7 +259,7 @@ func TestContextThatHasEnded(t *testing.T) {
 	s, dir := shell(t, `touch "$1/ran"`, 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.Deliver(ctx, driver.Message{}); sinktest.Outcome(err) != sinktest.Undelivered {
+	if err := s.Deliver(ctx, driver.Delivery{}); sinktest.Outcome(err) != sinktest.Undelivered {
 		t.Errorf("%s (%v), want %s", sinktest.Outcome(err), err, sinktest.Undelivered)
 	}
 	if !s.failing.IsZero() {
@@ -311,7 +311,7 @@ func TestCommandThatIsGone(t *testing.T) {
 		deliver := func(want string, held time.Duration) {
 			t.Helper()
 			began := time.Now()
-			err := s.Deliver(t.Context(), driver.Message{})
+			err := s.Deliver(t.Context(), driver.Delivery{})
 			if got := sinktest.Outcome(err); got != want || !errors.Is(err, os.ErrNotExist) {
 				t.Fatalf("%s (%v), want %s", got, err, want)
 			}
@@ -328,7 +328,7 @@ func TestCommandThatIsGone(t *testing.T) {
 		defer cancel()
 		s.failing = time.Time{}
 		began := time.Now()
-		if err := s.Deliver(ctx, driver.Message{}); sinktest.Outcome(err) != sinktest.Undelivered {
+		if err := s.Deliver(ctx, driver.Delivery{}); sinktest.Outcome(err) != sinktest.Undelivered {
 			t.Errorf("%s (%v), want %s", sinktest.Outcome(err), err, sinktest.Undelivered)
 		}
 		if held := time.Since(began); held != time.Second {
@@ -337,7 +337,7 @@ func TestCommandThatIsGone(t *testing.T) {
 	})
 
 	install()
-	if err := s.Deliver(t.Context(), driver.Message{}); err != nil {
+	if err := s.Deliver(t.Context(), driver.Delivery{}); err != nil {
 		t.Fatal(err)
 	}
 	if !s.failing.IsZero() {
@@ -353,7 +353,7 @@ func TestScriptWithoutInterpreterLine(t *testing.T) {
 	s := newSink(t, quote(path), 0)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	err := s.Deliver(ctx, driver.Message{})
+	err := s.Deliver(ctx, driver.Delivery{})
 	if sinktest.Outcome(err) != sinktest.Undelivered || !errors.Is(err, syscall.ENOEXEC) {
 		t.Errorf("%s (%v), want undelivered, ENOEXEC", sinktest.Outcome(err), err)
 	}
@@ -361,17 +361,17 @@ func TestScriptWithoutInterpreterLine(t *testing.T) {
 
 func TestHeadersTooLargeForTheEnvironment(t *testing.T) {
 	s, _ := shell(t, "exit 0", 0)
-	err := s.Deliver(t.Context(), driver.Message{Headers: map[string]string{"h": strings.Repeat("x", 200_000)}})
+	err := s.Deliver(t.Context(), driver.Delivery{Headers: map[string]string{"h": strings.Repeat("x", 200_000)}})
 	if sinktest.Outcome(err) != sinktest.Failed || len(err.Error()) > 300 {
 		t.Errorf("%s (%.300v)", sinktest.Outcome(err), err)
 	}
-	if err := s.Deliver(t.Context(), driver.Message{Headers: map[string]string{"h": strings.Repeat("x", 120_000)}}); err != nil {
+	if err := s.Deliver(t.Context(), driver.Delivery{Headers: map[string]string{"h": strings.Repeat("x", 120_000)}}); err != nil {
 		t.Error(err)
 	}
 	for i := range 20 { // each fits, all together do not
 		s.environ = append(s.environ, fmt.Sprintf("LARGE%d=%s", i, strings.Repeat("x", 120_000)))
 	}
-	err = s.Deliver(t.Context(), driver.Message{})
+	err = s.Deliver(t.Context(), driver.Delivery{})
 	if sinktest.Outcome(err) != sinktest.Retry || !errors.Is(err, syscall.E2BIG) {
 		t.Errorf("%s (%.300v), want retry, E2BIG", sinktest.Outcome(err), err)
 	}
@@ -382,7 +382,7 @@ func TestNameHidesArguments(t *testing.T) {
 	if got := s.String(); got != "exec:sh" {
 		t.Errorf("String() = %q", got)
 	}
-	if err := s.Deliver(t.Context(), driver.Message{}); strings.Contains(err.Error(), "hunter2") {
+	if err := s.Deliver(t.Context(), driver.Delivery{}); strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("error shows arguments: %v", err)
 	}
 }

@@ -83,7 +83,7 @@ echo $$ > "$1/child"; echo before; wait; sleep 60`
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			answer := make(chan error, 1)
-			go func() { answer <- s.Deliver(ctx, driver.Message{Payload: make([]byte, 1<<20)}) }()
+			go func() { answer <- s.Deliver(ctx, driver.Delivery{Payload: make([]byte, 1<<20)}) }()
 			child, grandchild := pid(t, filepath.Join(dir, "child")), pid(t, filepath.Join(dir, "grandchild"))
 			began := time.Now()
 			if c.cancel {
@@ -111,7 +111,7 @@ func TestBackgroundProcesses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s, dir := shell(t, c.script, time.Minute)
 			began := time.Now()
-			err := s.Deliver(t.Context(), driver.Message{Payload: make([]byte, 1<<20)})
+			err := s.Deliver(t.Context(), driver.Delivery{Payload: make([]byte, 1<<20)})
 			if got := sinktest.Outcome(err); got != c.want {
 				t.Errorf("%s (%v), want %s", got, err, c.want)
 			}
@@ -133,7 +133,7 @@ func TestProcessOutsideTheGroup(t *testing.T) {
 	for _, script := range []string{"sleep 60", "yes"} {
 		s, dir := shell(t, `exec 3<&0; setsid sh -c 'echo $$ > '"$1"'/pid; exec `+script+`' <&3 & while ! test -s "$1/pid"; do :; done; exit 0`, time.Minute)
 		began := time.Now()
-		err := s.Deliver(t.Context(), driver.Message{Payload: make([]byte, 1<<20)})
+		err := s.Deliver(t.Context(), driver.Delivery{Payload: make([]byte, 1<<20)})
 		left := pid(t, filepath.Join(dir, "pid"))
 		if took := time.Since(began); err != nil || took > 10*time.Second {
 			t.Errorf("%s: %v after %v", script, err, took)
@@ -150,7 +150,7 @@ func TestCommandThatCannotBeKilled(t *testing.T) {
 	s, dir := shell(t, `echo $$ > "$1/pid"; exec sleep 60`, 300*time.Millisecond)
 	s.kill = func(*os.Process) {}
 	began := time.Now()
-	err := s.Deliver(t.Context(), driver.Message{})
+	err := s.Deliver(t.Context(), driver.Delivery{})
 	if sinktest.Outcome(err) != sinktest.Retry || !strings.Contains(err.Error(), "timed out after 300ms, and it cannot be killed") {
 		t.Errorf("%v", err)
 	}
@@ -166,7 +166,7 @@ func TestConcurrentDeliveries(t *testing.T) {
 	for i := range 64 {
 		wg.Go(func() {
 			key := fmt.Sprint("key", i)
-			if err := s.Deliver(t.Context(), driver.Message{DispatchKey: key, Payload: []byte(key)}); err != nil {
+			if err := s.Deliver(t.Context(), driver.Delivery{DispatchKey: key, Payload: []byte(key)}); err != nil {
 				t.Error(err)
 			}
 		})

@@ -54,7 +54,7 @@ func TestOneAttemptIsOneRequest(t *testing.T) {
 					relayed, _ := relay(t, server.Listener.Addr().String(), func(c net.Conn) { conns <- c })
 					s := newSink(t, "https://"+relayed, 0)
 					trust(s, pool)
-					m := driver.Message{DispatchKey: "k", Payload: []byte(payload), Headers: map[string]string{header: "v"}}
+					m := driver.Delivery{DispatchKey: "k", Payload: []byte(payload), Headers: map[string]string{header: "v"}}
 					check(t, s.Deliver(t.Context(), m), sinktest.Done, "")
 					check(t, s.Deliver(t.Context(), m), sinktest.Retry, "")
 					if n := requests.Load(); n != 2 {
@@ -160,7 +160,7 @@ func TestForgottenConnections(t *testing.T) {
 			var wg sync.WaitGroup
 			for range together {
 				wg.Go(func() {
-					check(t, s.Deliver(t.Context(), driver.Message{Headers: map[string]string{"X-Meet": "1"}}), sinktest.Done, "")
+					check(t, s.Deliver(t.Context(), driver.Delivery{Headers: map[string]string{"X-Meet": "1"}}), sinktest.Done, "")
 				})
 			}
 			wg.Wait()
@@ -168,8 +168,8 @@ func TestForgottenConnections(t *testing.T) {
 				t.Fatalf("the server was asked by %s", p)
 			}
 			forget()
-			check(t, s.Deliver(t.Context(), driver.Message{Payload: []byte("x")}), sinktest.Retry, "")
-			check(t, s.Deliver(t.Context(), driver.Message{Payload: []byte("x")}), sinktest.Done, "")
+			check(t, s.Deliver(t.Context(), driver.Delivery{Payload: []byte("x")}), sinktest.Retry, "")
+			check(t, s.Deliver(t.Context(), driver.Delivery{Payload: []byte("x")}), sinktest.Done, "")
 		})
 	}
 }
@@ -202,7 +202,7 @@ func TestAConnectionForEachSlot(t *testing.T) {
 	for range 3 {
 		var wg sync.WaitGroup
 		for range slots {
-			wg.Go(func() { check(t, s.Deliver(t.Context(), driver.Message{}), sinktest.Done, "") })
+			wg.Go(func() { check(t, s.Deliver(t.Context(), driver.Delivery{}), sinktest.Done, "") })
 		}
 		for range slots {
 			<-turn

@@ -14,7 +14,7 @@ import (
 // unless its name is none, it belongs to the connection or to this sink, or it
 // would replace the URL's own credentials (hasUser). Two that differ only in case
 // are both sent.
-func headerOf(m driver.Message, hasUser bool) nethttp.Header {
+func headerOf(m driver.Delivery, hasUser bool) nethttp.Header {
 	h := nethttp.Header{}
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
 		if isToken(name) && !reserved(strings.ToLower(name), hasUser) {

@@ -51,7 +51,7 @@ func TestHeaderOf(t *testing.T) {
 		{"h2 settings", "HTTP2-Settings", "x", false, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := headerOf(driver.Message{
+			h := headerOf(driver.Delivery{
 				DispatchKey: "key", Attempt: 3, ContentType: "application/json",
 				Headers: map[string]string{c.field: c.value},
 			}, c.hasUser)
@@ -66,7 +66,7 @@ func TestHeaderNamesThatAreNone(t *testing.T) {
 	for _, name := range []string{
 		"", " ", "X A", "X:A", "X\r\nY", "X\x00", "ü", "X-A:", " X", "Host ", "Content-Length\t", "Idempotency-Key:", "\"X\"", "X/Y", "X\x7f",
 	} {
-		h := headerOf(driver.Message{Headers: map[string]string{name: "v"}}, false)
+		h := headerOf(driver.Delivery{Headers: map[string]string{name: "v"}}, false)
 		for field := range h {
 			switch field {
 			case "User-Agent", "Idempotency-Key", "Fairclaim-Attempt":
@@ -79,7 +79,7 @@ func TestHeaderNamesThatAreNone(t *testing.T) {
 
 func TestHeadersThatDifferInCase(t *testing.T) {
 	for range 20 { // maps have no order
-		h := headerOf(driver.Message{Headers: map[string]string{"x-a": "2", "X-A": "1"}}, false)
+		h := headerOf(driver.Delivery{Headers: map[string]string{"x-a": "2", "X-A": "1"}}, false)
 		if got := strings.Join(h["X-A"], ","); got != "1,2" {
 			t.Fatalf("X-A is %q", got)
 		}
@@ -93,7 +93,7 @@ func TestContentType(t *testing.T) {
 		{"", ""},
 		{"\n", ""},
 	} {
-		h := headerOf(driver.Message{ContentType: c.in}, false)
+		h := headerOf(driver.Delivery{ContentType: c.in}, false)
 		if got := h.Get("Content-Type"); got != c.want {
 			t.Errorf("%q: %q, want %q", c.in, got, c.want)
 		}
@@ -141,7 +141,7 @@ func FuzzHeaderOf(f *testing.F) {
 		f.Add(name, name, name)
 	}
 	f.Fuzz(func(t *testing.T, field, value, contentType string) {
-		h := headerOf(driver.Message{ContentType: contentType, Headers: map[string]string{field: value}}, true)
+		h := headerOf(driver.Delivery{ContentType: contentType, Headers: map[string]string{field: value}}, true)
 		if h.Get("Authorization") != "" {
 			t.Fatal("the URL's credentials are replaced")
 		}

@@ -34,6 +34,7 @@ import (
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/snippet"
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 const (
@@ -121,13 +122,13 @@ func (s *Sink) String() string { return s.url.origin.String() }
 func (s *Sink) Close() { s.client.CloseIdleConnections() }
 
 // Deliver posts m and waits for the answer.
-func (s *Sink) Deliver(ctx context.Context, m driver.Message) error {
+func (s *Sink) Deliver(ctx context.Context, m driver.Delivery) error {
 	u, err := s.url.render(m)
 	if err != nil {
-		return driver.Permanent(fmt.Errorf("%s: %w", s, err))
+		return node.Permanent(fmt.Errorf("%s: %w", s, err))
 	}
 	if ctx.Err() != nil {
-		return driver.Undelivered(fmt.Errorf("%s: not sent: %w", s, context.Cause(ctx)))
+		return node.Undelivered(fmt.Errorf("%s: not sent: %w", s, context.Cause(ctx)))
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("timed out after %v without a full answer", s.timeout))
 	defer cancel()
@@ -208,11 +209,11 @@ func (s *Sink) refused(response *nethttp.Response, body []byte) error {
 	}
 	err := errors.New(b.String())
 	if permanent(status) {
-		return driver.Permanent(err)
+		return node.Permanent(err)
 	}
 	if status == nethttp.StatusTooManyRequests || status == nethttp.StatusServiceUnavailable {
 		if delay, ok := retryAfter(response.Header); ok {
-			return driver.RetryNotBefore(err, delay)
+			return node.RetryNotBefore(err, delay)
 		}
 	}
 	return err

@@ -84,7 +84,7 @@ func TestRequest(t *testing.T) {
 		body, _ = io.ReadAll(r.Body)
 	})
 	raw := strings.Replace(server.URL, "http://", "http://us%40er:p%3Aw@", 1) + "/hooks/{namespace}/{task_queue}?key=s3cret&ns={namespace}"
-	err := newSink(t, raw, 0).Deliver(t.Context(), driver.Message{
+	err := newSink(t, raw, 0).Deliver(t.Context(), driver.Delivery{
 		Namespace: "ac/me", TaskQueue: "mail", DispatchKey: "k é", Attempt: 2, ContentType: "text/plain; charset=utf-8",
 		Headers: map[string]string{"X-Trace": "1", "Authorization": "forged"}, Payload: []byte("hello\x00\r\n"),
 	})
@@ -116,7 +116,7 @@ func TestAwkwardMessages(t *testing.T) {
 	inPath := newSink(t, server.URL+"/a/{namespace}/b/{task_queue}", 0)
 	inQuery := newSink(t, server.URL+"/a?n={namespace}&q={task_queue}", 0)
 	for _, name := range sinktest.Awkward() {
-		m := driver.Message{
+		m := driver.Delivery{
 			Namespace: name, TaskQueue: name, DispatchKey: name, ContentType: name,
 			Headers: map[string]string{name: "v", "X-Value": name},
 		}
@@ -162,7 +162,7 @@ func TestPayloadSizes(t *testing.T) {
 	s := newSink(t, server.URL, 0)
 	for _, size := range []int{0, 1, 1 << 20, 8 << 20} {
 		payload := bytes.Repeat([]byte{0xff}, size)
-		check(t, s.Deliver(t.Context(), driver.Message{Payload: payload}), sinktest.Done, "")
+		check(t, s.Deliver(t.Context(), driver.Delivery{Payload: payload}), sinktest.Done, "")
 		if !bytes.Equal(got, payload) {
 			t.Errorf("%d bytes arrived as %d", size, len(got))
 		}
@@ -214,7 +214,7 @@ func TestStatus(t *testing.T) {
 	for want, statuses := range outcomes {
 		for _, status = range statuses {
 			t.Run(fmt.Sprint(status), func(t *testing.T) {
-				err := s.Deliver(t.Context(), driver.Message{})
+				err := s.Deliver(t.Context(), driver.Delivery{})
 				if want == sinktest.Done {
 					check(t, err, want, "")
 					return
@@ -247,7 +247,7 @@ func TestRetryAfterOverTheWire(t *testing.T) {
 			_, _ = nethttp.ReadRequest(bufio.NewReader(c2))
 			fmt.Fprintf(c2, "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nConnection: close\r\n%s\r\n", c.header)
 		})
-		err := newSink(t, "http://"+address, 0).Deliver(t.Context(), driver.Message{})
+		err := newSink(t, "http://"+address, 0).Deliver(t.Context(), driver.Delivery{})
 		check(t, err, c.want, "answered 503 Service Unavailable")
 		if got := sinktest.Delay(err); got != c.delay {
 			t.Errorf("%q: delay %v, want %v", c.header, got, c.delay)
@@ -267,7 +267,7 @@ func TestNameHidesSecrets(t *testing.T) {
 
 func TestNamesThatTheURLCannotHold(t *testing.T) {
 	server := serve(t, func(nethttp.ResponseWriter, *nethttp.Request) { t.Error("a request was sent") })
-	err := newSink(t, server.URL+"/{namespace}", 0).Deliver(t.Context(), driver.Message{Namespace: ".."})
+	err := newSink(t, server.URL+"/{namespace}", 0).Deliver(t.Context(), driver.Delivery{Namespace: ".."})
 	check(t, err, sinktest.Failed, "put the placeholder into the query")
 }
 
@@ -288,7 +288,7 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 	defer server.Close()
 	s := newSink(t, server.URL, 0)
 	for i := range 20 {
-		_ = s.Deliver(t.Context(), driver.Message{Attempt: int32(1 + i%2)})
+		_ = s.Deliver(t.Context(), driver.Delivery{Attempt: int32(1 + i%2)})
 	}
 	if n := opened.Load(); n != 1 {
 		t.Errorf("%d connections for 20 requests", n)
@@ -307,7 +307,7 @@ func TestConcurrentDeliveries(t *testing.T) {
 		wg.Go(func() {
 			for j := range 10 {
 				name := fmt.Sprintf("m%d-%d", i, j)
-				check(t, s.Deliver(t.Context(), driver.Message{Namespace: name, DispatchKey: name, Payload: []byte(name)}), sinktest.Done, "")
+				check(t, s.Deliver(t.Context(), driver.Delivery{Namespace: name, DispatchKey: name, Payload: []byte(name)}), sinktest.Done, "")
 			}
 		})
 	}

@@ -23,16 +23,16 @@ type template struct {
 // part is a piece of literal URL text, or a placeholder if field is not nil.
 type part struct {
 	literal string
-	field   func(driver.Message) string
+	field   func(driver.Delivery) string
 }
 
 // fieldOf knows the placeholders.
-func fieldOf(name string) func(driver.Message) string {
+func fieldOf(name string) func(driver.Delivery) string {
 	switch name {
 	case "namespace":
-		return func(m driver.Message) string { return m.Namespace }
+		return func(m driver.Delivery) string { return m.Namespace }
 	case "task_queue":
-		return func(m driver.Message) string { return m.TaskQueue }
+		return func(m driver.Delivery) string { return m.TaskQueue }
 	}
 	return nil
 }
@@ -71,7 +71,7 @@ func parseTemplate(raw string) (*template, error) {
 	if t.query, err = parseParts(query, "/?[]"); err != nil {
 		return nil, fmt.Errorf("the URL's query %w", err)
 	}
-	if _, err := t.render(driver.Message{Namespace: "n", TaskQueue: "q"}); err != nil {
+	if _, err := t.render(driver.Delivery{Namespace: "n", TaskQueue: "q"}); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -152,7 +152,7 @@ func isHex(c byte) bool {
 // Servers and proxies resolve the path segments "." and "..", many of them after
 // they decode %2E and %2F, so no escaping makes a value safe that has one: it is
 // refused. In a query such a value is harmless.
-func (t *template) render(m driver.Message) (*url.URL, error) {
+func (t *template) render(m driver.Delivery) (*url.URL, error) {
 	u := t.origin
 	u.RawPath = join(t.path, m, url.PathEscape)
 	u.RawQuery = join(t.query, m, url.QueryEscape)
@@ -170,7 +170,7 @@ func (t *template) render(m driver.Message) (*url.URL, error) {
 	return &u, nil
 }
 
-func join(parts []part, m driver.Message, escape func(string) string) string {
+func join(parts []part, m driver.Delivery, escape func(string) string) string {
 	var b strings.Builder
 	for _, p := range parts {
 		if p.field == nil {

@@ -37,7 +37,7 @@ func TestRender(t *testing.T) {
 			t.Errorf("%s: %v", c.template, err)
 			continue
 		}
-		u, err := tmpl.render(driver.Message{Namespace: c.namespace, TaskQueue: c.queue})
+		u, err := tmpl.render(driver.Delivery{Namespace: c.namespace, TaskQueue: c.queue})
 		if err != nil || u.String() != c.want {
 			t.Errorf("%s with %q, %q = %v, %v, want %s", c.template, c.namespace, c.queue, u, err, c.want)
 		}
@@ -60,14 +60,14 @@ func TestRenderRefusesDotSegments(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.template, err)
 		}
-		if u, err := tmpl.render(driver.Message{Namespace: c.namespace}); err == nil {
+		if u, err := tmpl.render(driver.Delivery{Namespace: c.namespace}); err == nil {
 			t.Errorf("%s with %q = %s, want an error", c.template, c.namespace, u)
 		}
 		inQuery, err := parseTemplate("http://h/hooks?n={namespace}")
 		if err != nil {
 			t.Fatal(err)
 		}
-		u, err := inQuery.render(driver.Message{Namespace: c.namespace})
+		u, err := inQuery.render(driver.Delivery{Namespace: c.namespace})
 		if err != nil || u.Query().Get("n") != c.namespace {
 			t.Errorf("in the query %q comes out as %v, %v", c.namespace, u, err)
 		}
@@ -143,7 +143,7 @@ func FuzzRender(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, namespace, queue string) {
-		u, err := tmpl.render(driver.Message{Namespace: namespace, TaskQueue: queue})
+		u, err := tmpl.render(driver.Delivery{Namespace: namespace, TaskQueue: queue})
 		if err != nil {
 			if !strings.Contains("/"+namespace+"/"+queue, ".") {
 				t.Fatalf("refused without a dot: %v", err)
@@ -196,7 +196,7 @@ func FuzzParseTemplate(f *testing.F) {
 			}
 			return
 		}
-		u, err := tmpl.render(driver.Message{Namespace: name, TaskQueue: name})
+		u, err := tmpl.render(driver.Delivery{Namespace: name, TaskQueue: name})
 		if err != nil {
 			return
 		}

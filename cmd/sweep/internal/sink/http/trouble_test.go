@@ -28,7 +28,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 			w.Header().Set("Location", strings.Replace(target.URL, "http://", "http://u:hunter2@", 1)+"/in?token=hunter2")
 			w.WriteHeader(status)
 		})
-		err := newSink(t, server.URL, 0).Deliver(t.Context(), driver.Message{Payload: []byte("x")})
+		err := newSink(t, server.URL, 0).Deliver(t.Context(), driver.Delivery{Payload: []byte("x")})
 		check(t, err, sinktest.Retry, "(to "+target.URL+"; redirects are not followed")
 		if strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("shows a secret: %v", err)
@@ -100,7 +100,7 @@ func TestSlowServers(t *testing.T) {
 			})
 			s := newSink(t, "http://"+address, timeout)
 			began := time.Now()
-			err := s.Deliver(t.Context(), driver.Message{})
+			err := s.Deliver(t.Context(), driver.Delivery{})
 			check(t, err, c.want, c.says)
 			if took := time.Since(began); took > timeout+3*time.Second {
 				t.Errorf("took %v", took)
@@ -125,7 +125,7 @@ func TestStatusIsEnough(t *testing.T) {
 	})
 	defer close(release)
 	began := time.Now()
-	check(t, newSink(t, server.URL, time.Hour).Deliver(t.Context(), driver.Message{}), sinktest.Done, "")
+	check(t, newSink(t, server.URL, time.Hour).Deliver(t.Context(), driver.Delivery{}), sinktest.Done, "")
 	if took := time.Since(began); took > bodyPatience+5*time.Second {
 		t.Errorf("took %v", took)
 	}
@@ -153,7 +153,7 @@ func TestNoAnswer(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			raw := strings.Replace(c.url, "://", "://user:hunter2@", 1) + "/path?token=hunter2"
-			err := newSink(t, raw, 5*time.Second).Deliver(t.Context(), driver.Message{})
+			err := newSink(t, raw, 5*time.Second).Deliver(t.Context(), driver.Delivery{})
 			check(t, err, sinktest.Retry, c.says)
 			if text := err.Error(); strings.Contains(text, "hunter2") || strings.Contains(text, "/path") || len(text) > 1000 || strings.Contains(text, "\x1b") {
 				t.Errorf("error is %q", text)
@@ -169,7 +169,7 @@ func TestSelfSignedCertificateIsRefused(t *testing.T) {
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	defer server.Close()
-	check(t, newSink(t, server.URL, 0).Deliver(t.Context(), driver.Message{}), sinktest.Retry, "certificate")
+	check(t, newSink(t, server.URL, 0).Deliver(t.Context(), driver.Delivery{}), sinktest.Retry, "certificate")
 }
 
 func TestContextEnds(t *testing.T) {
@@ -181,8 +181,8 @@ func TestContextEnds(t *testing.T) {
 	s := newSink(t, server.URL, time.Hour)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go func() { <-arrived; cancel(errors.New("stopped by the test")) }()
-	check(t, s.Deliver(ctx, driver.Message{}), sinktest.Retry, "stopped by the test")
-	check(t, s.Deliver(ctx, driver.Message{}), sinktest.Undelivered, "not sent: stopped by the test")
+	check(t, s.Deliver(ctx, driver.Delivery{}), sinktest.Retry, "stopped by the test")
+	check(t, s.Deliver(ctx, driver.Delivery{}), sinktest.Undelivered, "not sent: stopped by the test")
 }
 
 // A server that sends back what it got must not put the URL's secrets into errors.
@@ -193,7 +193,7 @@ func TestEchoedSecretsAreHidden(t *testing.T) {
 		fmt.Fprintf(w, "cannot POST %s as %s / %s (%s), token %s", r.RequestURI, user, password, r.Header.Get("Authorization"), r.URL.Query().Get("token"))
 	})
 	raw := strings.Replace(server.URL, "http://", "http://login%21:login%21pass%2Fword@", 1) + "/services/T%210001/{namespace}/p?token=tok%2Fen%2F1&ns={namespace}&v=1&bareword"
-	err := newSink(t, raw, 0).Deliver(t.Context(), driver.Message{Namespace: "acme"})
+	err := newSink(t, raw, 0).Deliver(t.Context(), driver.Delivery{Namespace: "acme"})
 	check(t, err, sinktest.Retry, "cannot POST /[hidden]/acme/p?token=[hidden]&ns=acme&v=1&[hidden] as [hidden] / [hidden] (Basic [hidden]), token [hidden]")
 }
 
@@ -211,7 +211,7 @@ func TestBodyIsReadUpToABound(t *testing.T) {
 			}
 			sent <- total
 		})
-		_ = newSink(t, "http://"+address, 0).Deliver(t.Context(), driver.Message{})
+		_ = newSink(t, "http://"+address, 0).Deliver(t.Context(), driver.Delivery{})
 		if n := <-sent; n > 32<<20 { // the kernel's buffers take a part of it
 			t.Errorf("%s: took %d bytes", status, n)
 		}

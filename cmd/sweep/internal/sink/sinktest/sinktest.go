@@ -12,16 +12,17 @@ import (
 	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
-// What becomes of a message, as driver.Sink's answer says.
+// What becomes of a message, as node.Sink's answer says.
 const (
 	Done        = "done"
-	Failed      = "failed"           // driver.Permanent
-	NotBefore   = "retry not before" // driver.RetryNotBefore
-	RetryAfter  = "retry after"      // driver.RetryAfter
-	Undelivered = "undelivered"      // driver.Undelivered
-	Closed      = "closed"           // driver.Undelivered and driver.ErrSinkClosed
+	Failed      = "failed"           // node.Permanent
+	NotBefore   = "retry not before" // node.RetryNotBefore
+	RetryAfter  = "retry after"      // node.RetryAfter
+	Undelivered = "undelivered"      // node.Undelivered
+	Closed      = "closed"           // node.Undelivered and node.ErrSinkClosed
 	Retry       = "retry"
 )
 
@@ -31,16 +32,16 @@ func Outcome(err error) string {
 	switch {
 	case err == nil:
 		return Done
-	case find(err, driver.Undelivered(probe)) != nil && errors.Is(err, driver.ErrSinkClosed):
+	case find(err, node.Undelivered(probe)) != nil && errors.Is(err, node.ErrSinkClosed):
 		return Closed
-	case errors.Is(err, driver.ErrSinkClosed):
+	case errors.Is(err, node.ErrSinkClosed):
 		return "closed, but charged"
-	case find(err, driver.Undelivered(probe)) != nil:
+	case find(err, node.Undelivered(probe)) != nil:
 		return Undelivered
-	case find(err, driver.Permanent(probe)) != nil:
+	case find(err, node.Permanent(probe)) != nil:
 		return Failed
-	case find(err, driver.RetryAfter(probe, 0)) != nil:
-		if reflect.ValueOf(find(err, driver.RetryAfter(probe, 0))).Elem().FieldByName("least").Bool() {
+	case find(err, node.RetryAfter(probe, 0)) != nil:
+		if reflect.ValueOf(find(err, node.RetryAfter(probe, 0))).Elem().FieldByName("least").Bool() {
 			return NotBefore
 		}
 		return RetryAfter
@@ -48,9 +49,9 @@ func Outcome(err error) string {
 	return Retry
 }
 
-// Delay is the delay of a driver.RetryAfter or driver.RetryNotBefore, -1 for every other answer.
+// Delay is the delay of a node.RetryAfter or node.RetryNotBefore, -1 for every other answer.
 func Delay(err error) time.Duration {
-	found := find(err, driver.RetryAfter(errors.New("probe"), 0))
+	found := find(err, node.RetryAfter(errors.New("probe"), 0))
 	if found == nil {
 		return -1
 	}
@@ -81,7 +82,7 @@ func Awkward() []string {
 // Webhooks returns real webhook payloads as claimed messages. The file is
 // $FAIRCLAIM_WEBHOOKS, or lies beside the repository; without it the test is
 // skipped.
-func Webhooks(t testing.TB) []driver.Message {
+func Webhooks(t testing.TB) []driver.Delivery {
 	t.Helper()
 	path := os.Getenv("FAIRCLAIM_WEBHOOKS")
 	if path == "" {
@@ -95,7 +96,7 @@ func Webhooks(t testing.TB) []driver.Message {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	var messages []driver.Message
+	var messages []driver.Delivery
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 4<<20)
 	for lines.Scan() {
@@ -110,7 +111,7 @@ func Webhooks(t testing.TB) []driver.Message {
 		if err := json.Unmarshal(lines.Bytes(), &in); err != nil {
 			t.Fatalf("%s: line %d: %v", path, len(messages)+1, err)
 		}
-		messages = append(messages, driver.Message{
+		messages = append(messages, driver.Delivery{
 			ID: int64(len(messages) + 1), Namespace: in.Namespace, TaskQueue: in.TaskQueue, DispatchKey: in.DispatchKey,
 			Attempt: 1, ContentType: in.ContentType, Headers: in.Headers, Payload: in.Payload,
 		})

@@ -35,7 +35,7 @@ type line struct {
 // keep their digits, objects their order and their duplicate keys. Where it holds
 // line breaks, which JSON has only between its tokens, the white space between
 // tokens goes. Everything else is base64.
-func appendLine(dst []byte, m driver.Message) ([]byte, error) {
+func appendLine(dst []byte, m driver.Delivery) ([]byte, error) {
 	l := line{
 		ID: m.ID, Namespace: m.Namespace, TaskQueue: m.TaskQueue, DispatchKey: m.DispatchKey,
 		Shard: m.Shard, Attempt: m.Attempt, ContentType: m.ContentType, Headers: m.Headers,

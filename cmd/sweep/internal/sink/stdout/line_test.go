@@ -12,7 +12,7 @@ import (
 
 // readBack is a line as `sweep enqueue` reads it.
 type readBack struct {
-	driver.NewMessage
+	driver.Message
 	payload []byte
 }
 
@@ -37,7 +37,7 @@ func parseLine(t *testing.T, text []byte) readBack {
 	if in.PayloadBase64 != nil {
 		payload = *in.PayloadBase64
 	}
-	return readBack{driver.NewMessage{
+	return readBack{driver.Message{
 		Namespace: in.Namespace, TaskQueue: in.TaskQueue, DispatchKey: in.DispatchKey,
 		ContentType: in.ContentType, Headers: in.Headers,
 	}, payload}
@@ -45,7 +45,7 @@ func parseLine(t *testing.T, text []byte) readBack {
 
 func TestLine(t *testing.T) {
 	var b bytes.Buffer
-	err := New(&b).Deliver(t.Context(), driver.Message{
+	err := New(&b).Deliver(t.Context(), driver.Delivery{
 		ID: 7, ClaimToken: 99, Namespace: "acme", TaskQueue: "mail", DispatchKey: "k<1>", Shard: 3, Attempt: 2,
 		ContentType: "application/json", Headers: map[string]string{"b": "2", "a": "1"}, Payload: []byte(`{"n":1.50,"n":2}`),
 	})
@@ -101,7 +101,7 @@ func TestPayloadForms(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var b bytes.Buffer
-			in := driver.Message{ContentType: c.contentType, Payload: []byte(c.payload)}
+			in := driver.Delivery{ContentType: c.contentType, Payload: []byte(c.payload)}
 			if err := New(&b).Deliver(t.Context(), in); err != nil {
 				t.Fatal(err)
 			}
@@ -124,7 +124,7 @@ func TestPayloadForms(t *testing.T) {
 
 func TestNilPayloadAndHeaders(t *testing.T) {
 	var b bytes.Buffer
-	if err := New(&b).Deliver(t.Context(), driver.Message{}); err != nil {
+	if err := New(&b).Deliver(t.Context(), driver.Delivery{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{`"headers":{}`, `"payload_base64":""`} {
@@ -138,7 +138,7 @@ func TestNilPayloadAndHeaders(t *testing.T) {
 func TestAwkwardNamesReadBack(t *testing.T) {
 	for _, name := range sinktest.Awkward() {
 		var b bytes.Buffer
-		in := driver.Message{
+		in := driver.Delivery{
 			Namespace: name, TaskQueue: name, DispatchKey: name, ContentType: name,
 			Headers: map[string]string{name: name}, Payload: []byte(name),
 		}
@@ -179,7 +179,7 @@ func FuzzLineReadsBack(f *testing.F) {
 	f.Add("application/json", []byte("1,\"id\":5"))
 	f.Add("text/x+json; a=b", []byte("\"\xff\n"))
 	f.Fuzz(func(t *testing.T, contentType string, payload []byte) {
-		text, err := appendLine(nil, driver.Message{ContentType: contentType, Payload: payload})
+		text, err := appendLine(nil, driver.Delivery{ContentType: contentType, Payload: payload})
 		if err != nil {
 			t.Fatal(err)
 		}

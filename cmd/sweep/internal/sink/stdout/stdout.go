@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // Sink writes messages to an [io.Writer], one line each. A message is done when
@@ -24,7 +25,7 @@ import (
 // A writer that is full for the moment (the disk, a quota) fails the message, which is
 // retried; one that says "try again" is waited for. After any other failed write (the reader
 // has closed the pipe) the sink is closed for good: that message and all later ones are handed
-// back with [driver.ErrSinkClosed].
+// back with [node.ErrSinkClosed].
 //
 // Use [New]; the zero value does not work. Two sinks must not share a writer.
 type Sink struct {
@@ -59,10 +60,10 @@ func (s *Sink) String() string { return "stdout" }
 // goroutine stays behind until the reader moves or the process ends, and later
 // messages wait for it. So a stall costs one attempt of one message, however long
 // it is.
-func (s *Sink) Deliver(ctx context.Context, m driver.Message) error {
+func (s *Sink) Deliver(ctx context.Context, m driver.Delivery) error {
 	text, err := appendLine(make([]byte, 1, len(m.Payload)+512), m)
 	if err != nil {
-		return driver.Permanent(err)
+		return node.Permanent(err)
 	}
 	text[0] = '\n'
 	if ctx.Err() != nil { // select would toss a coin
@@ -76,7 +77,7 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Message) error {
 	if s.closed != nil {
 		err := s.closed
 		s.turn <- struct{}{}
-		return driver.Undelivered(err)
+		return node.Undelivered(err)
 	}
 
 	written := make(chan error, 1)
@@ -129,7 +130,7 @@ func (s *Sink) Close() {
 }
 
 func notTried(ctx context.Context) error {
-	return driver.Undelivered(fmt.Errorf("stdout: not written: %w", context.Cause(ctx)))
+	return node.Undelivered(fmt.Errorf("stdout: not written: %w", context.Cause(ctx)))
 }
 
 // CatchBrokenPipe makes a write to a closed os.Stdout or os.Stderr fail with EPIPE

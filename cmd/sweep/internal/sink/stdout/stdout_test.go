@@ -40,7 +40,7 @@ func printUntilClosed() int {
 	}
 	s := New(os.Stdout)
 	for i := range 1_000_000 {
-		err := s.Deliver(context.Background(), driver.Message{ID: int64(i), Payload: make([]byte, 1000)})
+		err := s.Deliver(context.Background(), driver.Delivery{ID: int64(i), Payload: make([]byte, 1000)})
 		switch sinktest.Outcome(err) {
 		case sinktest.Done:
 		case sinktest.Closed:
@@ -69,7 +69,7 @@ func TestConcurrentLinesNeverMix(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range messages {
 		wg.Go(func() {
-			if err := s.Deliver(t.Context(), driver.Message{ID: int64(i), DispatchKey: fmt.Sprint(i)}); err != nil {
+			if err := s.Deliver(t.Context(), driver.Delivery{ID: int64(i), DispatchKey: fmt.Sprint(i)}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -126,7 +126,7 @@ func TestFailedWriteClosesTheSink(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := &scripted{answers: c.answers}
 			s := New(w)
-			first := s.Deliver(t.Context(), driver.Message{ID: 1})
+			first := s.Deliver(t.Context(), driver.Delivery{ID: 1})
 			if got := sinktest.Outcome(first); got != sinktest.Closed {
 				t.Errorf("the message that hit the error: %s (%v), want %s", got, first, sinktest.Closed)
 			}
@@ -134,7 +134,7 @@ func TestFailedWriteClosesTheSink(t *testing.T) {
 				t.Errorf("error is %q, want %q in it", first, c.says)
 			}
 			before := w.out.Len()
-			later := s.Deliver(t.Context(), driver.Message{ID: 2})
+			later := s.Deliver(t.Context(), driver.Delivery{ID: 2})
 			if got := sinktest.Outcome(later); got != sinktest.Closed {
 				t.Errorf("a later message: %s (%v), want %s", got, later, sinktest.Closed)
 			}
@@ -153,7 +153,7 @@ func TestStalledReader(t *testing.T) {
 		s := New(w)
 		deliver := func(ctx context.Context, id int64) chan string {
 			c := make(chan string, 1)
-			go func() { c <- sinktest.Outcome(s.Deliver(ctx, driver.Message{ID: id})) }()
+			go func() { c <- sinktest.Outcome(s.Deliver(ctx, driver.Delivery{ID: id})) }()
 			synctest.Wait()
 			return c
 		}
@@ -193,7 +193,7 @@ func TestContextThatHasEnded(t *testing.T) {
 	var b bytes.Buffer
 	s := New(&b)
 	for range 50 {
-		if got := sinktest.Outcome(s.Deliver(ctx, driver.Message{})); got != sinktest.Undelivered {
+		if got := sinktest.Outcome(s.Deliver(ctx, driver.Delivery{})); got != sinktest.Undelivered {
 			t.Fatalf("%s, want %s", got, sinktest.Undelivered)
 		}
 	}
@@ -208,7 +208,7 @@ func TestContextEndsWithTheWrite(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w := &scripted{answers: []func([]byte) (int, error){func(p []byte) (int, error) { cancel(); return len(p), nil }}}
 		s := New(w)
-		err := s.Deliver(ctx, driver.Message{})
+		err := s.Deliver(ctx, driver.Delivery{})
 		if got := sinktest.Outcome(err); got != sinktest.Done && got != sinktest.Retry {
 			t.Fatalf("%s (%v)", got, err)
 		}
@@ -273,7 +273,7 @@ func TestRealPipe(t *testing.T) {
 	for i := range messages {
 		wg.Go(func() {
 			// More than a pipe holds, so that writes block and are taken in parts.
-			m := driver.Message{DispatchKey: fmt.Sprint(i), Payload: bytes.Repeat([]byte{byte(i)}, 200_000)}
+			m := driver.Delivery{DispatchKey: fmt.Sprint(i), Payload: bytes.Repeat([]byte{byte(i)}, 200_000)}
 			if err := s.Deliver(t.Context(), m); err != nil {
 				t.Error(err)
 			}

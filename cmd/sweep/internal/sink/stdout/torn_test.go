@@ -42,12 +42,12 @@ func TestFullDisk(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := &scripted{answers: test.answers}
 			s := New(w)
-			err := s.Deliver(t.Context(), driver.Message{ID: 1})
+			err := s.Deliver(t.Context(), driver.Delivery{ID: 1})
 			if got := sinktest.Outcome(err); got != test.first {
 				t.Errorf("%s (%v), want %s", got, err, test.first)
 			}
 			for id := range int64(2) {
-				if got := sinktest.Outcome(s.Deliver(t.Context(), driver.Message{ID: 2 + id})); got != sinktest.Done {
+				if got := sinktest.Outcome(s.Deliver(t.Context(), driver.Delivery{ID: 2 + id})); got != sinktest.Done {
 					t.Errorf("a later message: %s, want %s", got, sinktest.Done)
 				}
 			}
@@ -66,11 +66,11 @@ func TestDiskStaysFull(t *testing.T) {
 	}}
 	s := New(w)
 	for range 4 {
-		if got := sinktest.Outcome(s.Deliver(t.Context(), driver.Message{ID: 1})); got != sinktest.Retry {
+		if got := sinktest.Outcome(s.Deliver(t.Context(), driver.Delivery{ID: 1})); got != sinktest.Retry {
 			t.Errorf("%s, want %s", got, sinktest.Retry)
 		}
 	}
-	if got := sinktest.Outcome(s.Deliver(t.Context(), driver.Message{ID: 2})); got != sinktest.Done {
+	if got := sinktest.Outcome(s.Deliver(t.Context(), driver.Delivery{ID: 2})); got != sinktest.Done {
 		t.Errorf("%s, want %s", got, sinktest.Done)
 	}
 	if got := w.out.String(); !strings.HasPrefix(got, `{"id":1`+"\n"+`{"id":2,`) || strings.Count(got, "\n") != 2 {
@@ -86,7 +86,7 @@ func TestDevFull(t *testing.T) {
 	defer f.Close()
 	s := New(f)
 	for range 2 {
-		if got := sinktest.Outcome(s.Deliver(t.Context(), driver.Message{})); got != sinktest.Retry {
+		if got := sinktest.Outcome(s.Deliver(t.Context(), driver.Delivery{})); got != sinktest.Retry {
 			t.Errorf("%s, want %s", got, sinktest.Retry)
 		}
 	}
@@ -115,11 +115,11 @@ func TestTryAgain(t *testing.T) {
 				if test.opens {
 					w.opens = time.Now().Add(time.Minute / 2)
 				}
-				if got := sinktest.Outcome(s.Deliver(ctx, driver.Message{ID: 1})); got != test.want {
+				if got := sinktest.Outcome(s.Deliver(ctx, driver.Delivery{ID: 1})); got != test.want {
 					t.Errorf("%s, want %s", got, test.want)
 				}
 				w.opens = time.Now()
-				if got := sinktest.Outcome(s.Deliver(t.Context(), driver.Message{ID: 2})); got != sinktest.Done {
+				if got := sinktest.Outcome(s.Deliver(t.Context(), driver.Delivery{ID: 2})); got != sinktest.Done {
 					t.Errorf("the message after it: %s, want %s", got, sinktest.Done)
 				}
 				out := w.out.String()
@@ -167,7 +167,7 @@ func TestNextProcess(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
-			if got := sinktest.Outcome(New(f).Deliver(t.Context(), driver.Message{ID: 2})); got != sinktest.Done {
+			if got := sinktest.Outcome(New(f).Deliver(t.Context(), driver.Delivery{ID: 2})); got != sinktest.Done {
 				t.Fatal(got)
 			}
 			out, err := os.ReadFile(path)
@@ -201,7 +201,7 @@ func TestPipeThatDoesNotBlock(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	big := bytes.Repeat([]byte{1}, 200_000) // more than a pipe holds
-	if got := sinktest.Outcome(s.Deliver(ctx, driver.Message{ID: 1, Payload: big})); got != sinktest.Retry {
+	if got := sinktest.Outcome(s.Deliver(ctx, driver.Delivery{ID: 1, Payload: big})); got != sinktest.Retry {
 		t.Errorf("nobody reads, and the message is %s, want %s", got, sinktest.Retry)
 	}
 	s.Close()
@@ -209,7 +209,7 @@ func TestPipeThatDoesNotBlock(t *testing.T) {
 		defer f.Close()
 		s := New(f) // as another process
 		for id := range int64(20) {
-			if got := sinktest.Outcome(s.Deliver(t.Context(), driver.Message{ID: 2 + id, Payload: big})); got != sinktest.Done {
+			if got := sinktest.Outcome(s.Deliver(t.Context(), driver.Delivery{ID: 2 + id, Payload: big})); got != sinktest.Done {
 				t.Errorf("message %d: %s, want %s", 2+id, got, sinktest.Done)
 			}
 		}

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // againPause is how long a writer that says "try again" is left alone.
@@ -41,12 +41,12 @@ func (s *Sink) write(ctx context.Context, text []byte) error {
 	case errors.Is(err, errAgain) && end > 1:
 		return failed
 	case errors.Is(err, errAgain):
-		return driver.Undelivered(failed)
+		return node.Undelivered(failed)
 	case isFull(err):
 		return failed
 	}
-	s.closed = fmt.Errorf("%w: %w", driver.ErrSinkClosed, failed)
-	return driver.Undelivered(s.closed)
+	s.closed = fmt.Errorf("%w: %w", node.ErrSinkClosed, failed)
+	return node.Undelivered(s.closed)
 }
 
 func isFull(err error) bool {

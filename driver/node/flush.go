@@ -1,4 +1,4 @@
-package driver
+package node
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/fairclaim/fairclaim/driver"
 )
 
 // verdict is what becomes of a message after its delivery.
@@ -69,61 +71,44 @@ func (l *loop) flush(ctx context.Context) {
 		l.progress = true
 		l.leave(it)
 	}
-	l.settle(ctx, by[done], func(ctx context.Context, items []*item) ([]int64, error) {
-		return Complete(ctx, l.db, refsOf(items))
+	l.settle(ctx, by[done], func(ctx context.Context, items []*item) ([]driver.Ref, error) {
+		return driver.Complete(ctx, l.db, refsOf(items))
 	})
-	l.settle(ctx, by[again], func(ctx context.Context, items []*item) ([]int64, error) {
-		return Retry(ctx, l.db, l.failuresOf(items))
+	l.settle(ctx, by[again], func(ctx context.Context, items []*item) ([]driver.Ref, error) {
+		return driver.Retry(ctx, l.db, l.failuresOf(items))
 	})
-	l.settle(ctx, by[failed], func(ctx context.Context, items []*item) ([]int64, error) {
-		return Fail(ctx, l.db, l.failuresOf(items))
+	l.settle(ctx, by[failed], func(ctx context.Context, items []*item) ([]driver.Ref, error) {
+		return driver.Fail(ctx, l.db, l.failuresOf(items))
 	})
-	l.settle(ctx, by[untried], func(ctx context.Context, items []*item) ([]int64, error) {
-		return Release(ctx, l.db, refsOf(items))
+	l.settle(ctx, by[untried], func(ctx context.Context, items []*item) ([]driver.Ref, error) {
+		return driver.Release(ctx, l.db, refsOf(items))
 	})
 }
 
-// settle settles items. A call answers by id: where an id comes more than once, because it was
-// claimed again or a database that went back in time has given it to another message, each
-// goes in a call of its own.
-func (l *loop) settle(ctx context.Context, items []*item, call func(context.Context, []*item) ([]int64, error)) {
-	for len(items) > 0 {
-		var first, again []*item
-		seen := make(map[int64]bool, len(items))
-		for _, it := range items {
-			if seen[it.ID] {
-				again = append(again, it)
-			} else {
-				first = append(first, it)
-			}
-			seen[it.ID] = true
-		}
-		l.settleCall(ctx, first, call)
-		items = again
+// settle makes one settle call; items that it answers for leave the book.
+func (l *loop) settle(ctx context.Context, items []*item, call func(context.Context, []*item) ([]driver.Ref, error)) {
+	if len(items) == 0 {
+		return
 	}
-}
-
-// settleCall makes one settle call; items that it answers for leave the book.
-func (l *loop) settleCall(ctx context.Context, items []*item, call func(context.Context, []*item) ([]int64, error)) {
 	if l.clock() < l.retryAt { // the call before this one failed
 		l.results = append(l.results, items...)
 		return
 	}
 	asked, cancel := patient(ctx, l.patience())
 	defer cancel()
-	ids, err := call(asked, items)
+	refs, err := call(asked, items)
 	if l.failed(ctx, err) {
 		l.endOnce(err)
 		l.results = append(l.results, items...)
 		return
 	}
-	answered := make(map[int64]bool, len(ids))
-	for _, id := range ids {
-		answered[id] = true
+	notOurs := make(map[driver.Ref]bool, len(refs))
+	for _, ref := range refs {
+		notOurs[ref] = true
 	}
 	var lost []*item
 	for _, it := range items {
-		ours := answered[it.ID]
+		ours := !notOurs[it.Ref()]
 		if it.verdict != untried {
 			l.progress = true
 		} else if ours && !it.parked {
@@ -156,7 +141,7 @@ func (l *loop) countSettled(it *item) {
 		l.stats.done.Add(1)
 	case it.verdict == untried:
 		l.stats.released.Add(1)
-	case it.verdict == failed || l.retry.over(it.Attempt):
+	case it.verdict == failed || l.outbox.Retry.Exhausted(it.Attempt):
 		state = "failed"
 		l.stats.failed.Add(1)
 		l.trouble.failed++
@@ -169,7 +154,7 @@ func (l *loop) countSettled(it *item) {
 	}
 	if it.err != nil {
 		l.log.Debug("not delivered", "id", it.ID, "namespace", it.Namespace, "dispatch_key", it.DispatchKey,
-			"attempt", it.Attempt, "now", state, "error", cleanReason(it.reason))
+			"attempt", it.Attempt, "now", state, "error", driver.CleanReason(it.reason))
 	}
 }
 
@@ -192,23 +177,23 @@ func (it *item) atOnce() bool {
 	return it.verdict == untried && !it.parked || it.verdict == again && it.delay != nil && *it.delay == 0 && !it.least
 }
 
-func refsOf(items []*item) []Ref {
-	refs := make([]Ref, len(items))
+func refsOf(items []*item) []driver.Ref {
+	refs := make([]driver.Ref, len(items))
 	for i, it := range items {
 		refs[i] = it.Ref()
 	}
 	return refs
 }
 
-func (l *loop) failuresOf(items []*item) []Failure {
-	failures := make([]Failure, len(items))
+func (l *loop) failuresOf(items []*item) []driver.Failure {
+	failures := make([]driver.Failure, len(items))
 	for i, it := range items {
 		delay := it.delay
 		if it.least {
-			later := max(*delay, l.retry.backoff(it.Attempt, rand.Float64()))
+			later := max(*delay, l.outbox.Retry.Backoff(it.Attempt, rand.Float64()))
 			delay = &later
 		}
-		failures[i] = Failure{Ref: it.Ref(), Reason: it.reason, Delay: delay}
+		failures[i] = driver.Failure{Ref: it.Ref(), Reason: it.reason, Delay: delay}
 	}
 	return failures
 }
@@ -266,7 +251,7 @@ func (l *loop) end(ctx context.Context) error {
 	if stuck {
 		for _, it := range l.unanswered() {
 			// The delivery still reads the item: what it returns is nobody's any more.
-			l.results = append(l.results, &item{Message: it.Message, bytes: it.bytes, counted: it.counted, outcome: judge(Undelivered(errStopping))})
+			l.results = append(l.results, &item{Delivery: it.Delivery, bytes: it.bytes, counted: it.counted, outcome: judge(Undelivered(errStopping))})
 		}
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
@@ -286,7 +271,7 @@ func (l *loop) end(ctx context.Context) error {
 		l.leave(it)
 	}
 	if l.live {
-		l.failed(ctx, Leave(ctx, l.db, l.config.Node, l.process))
+		l.failed(ctx, driver.Leave(ctx, l.db, l.config.Node, l.process))
 	} else if cause == nil && l.ending == nil {
 		l.pruneWhatItSettled(ctx)
 	}

@@ -1,4 +1,4 @@
-package driver
+package node
 
 import (
 	"context"
@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/fairclaim/fairclaim/driver"
 )
 
 // bubbleClock is a clock for a dispatcher in a synctest bubble.
@@ -20,7 +22,7 @@ func bubbleClock() func() int64 {
 
 // claimed is a message whose lease lasts for a minute from the clock's start.
 func claimed(id int64, namespace string) *item {
-	it := &item{Message: Message{ID: id, Namespace: namespace}}
+	it := &item{Delivery: driver.Delivery{ID: id, Namespace: namespace}}
 	it.leased.Store(int64(time.Minute))
 	return it
 }
@@ -32,7 +34,7 @@ func TestHungNamespaceHoldsItsShare(t *testing.T) {
 		d := newDispatcher(limits{4, 2, 1, 10, time.Hour}, bubbleClock())
 		var hung atomic.Int64
 		quick := 0
-		q := d.newQueue(SinkFunc(func(ctx context.Context, m Message) error {
+		q := d.newQueue(SinkFunc(func(ctx context.Context, m driver.Delivery) error {
 			if m.Namespace == "slow" {
 				hung.Add(1)
 				<-ctx.Done()
@@ -77,7 +79,7 @@ func TestTurnsComeRound(t *testing.T) {
 		d := newDispatcher(limits{1, 1, 1, 100, time.Hour}, bubbleClock())
 		first := make(chan struct{})
 		var order strings.Builder // by the one slot
-		q := d.newQueue(SinkFunc(func(_ context.Context, m Message) error {
+		q := d.newQueue(SinkFunc(func(_ context.Context, m driver.Delivery) error {
 			order.WriteString(m.Namespace)
 			<-first
 			return nil
@@ -103,22 +105,25 @@ func TestDeliveryOutcomes(t *testing.T) {
 		reason string // part of it
 		after  time.Duration
 	}{
-		"done": {sink: func(context.Context, Message) error { return nil }, want: done},
+		"done": {sink: func(context.Context, driver.Delivery) error { return nil }, want: done},
 		"panic": {
-			sink: func(context.Context, Message) error { panic(boom) }, want: again, reason: "the sink panicked: boom",
+			sink: func(context.Context, driver.Delivery) error { panic(boom) }, want: again, reason: "the sink panicked: boom",
 		},
 		"goexit": {
-			sink: func(context.Context, Message) error { runtime.Goexit(); return nil },
+			sink: func(context.Context, driver.Delivery) error { runtime.Goexit(); return nil },
 			want: again, reason: "ended its goroutine",
 		},
 		"error that panics": {
-			sink: func(context.Context, Message) error { return (*brokenError)(nil) }, want: again, reason: "the sink panicked",
+			sink: func(context.Context, driver.Delivery) error { return (*brokenError)(nil) }, want: again, reason: "the sink panicked",
 		},
 		"time-out": {
 			sink: untilDone, want: again, reason: "timed out after 1s", after: time.Second,
 		},
 		"time-out, by ctx.Err": {
-			sink: func(ctx context.Context, _ Message) error { <-ctx.Done(); return fmt.Errorf("send: %w", ctx.Err()) },
+			sink: func(ctx context.Context, _ driver.Delivery) error {
+				<-ctx.Done()
+				return fmt.Errorf("send: %w", ctx.Err())
+			},
 			want: again, reason: "timed out after 1s: send: context deadline exceeded", after: time.Second,
 		},
 		"lost before": {
@@ -134,11 +139,11 @@ func TestDeliveryOutcomes(t *testing.T) {
 			sink: untilDone, during: func(d *dispatcher, _ *item) { d.stop(errStopping) }, want: untried, reason: errStopping.Error(),
 		},
 		"done though stopped": {
-			sink:   func(ctx context.Context, _ Message) error { <-ctx.Done(); return nil },
+			sink:   func(ctx context.Context, _ driver.Delivery) error { <-ctx.Done(); return nil },
 			during: func(d *dispatcher, _ *item) { d.stop(errStopping) }, want: done,
 		},
 		"failed though stopped": {
-			sink:   func(ctx context.Context, _ Message) error { <-ctx.Done(); return Permanent(boom) },
+			sink:   func(ctx context.Context, _ driver.Delivery) error { <-ctx.Done(); return Permanent(boom) },
 			during: func(d *dispatcher, _ *item) { d.stop(errStopping) }, want: failed, reason: "boom",
 		},
 		"stale": {
@@ -179,13 +184,15 @@ func TestDeliveryOutcomes(t *testing.T) {
 }
 
 // untilDone is a sink that works until it is told to stop, and says why it stopped.
-func untilDone(ctx context.Context, _ Message) error {
+func untilDone(ctx context.Context, _ driver.Delivery) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
 
 // uncalled is a sink that must not be called.
-func uncalled(context.Context, Message) error { return Permanent(errors.New("the sink was called")) }
+func uncalled(context.Context, driver.Delivery) error {
+	return Permanent(errors.New("the sink was called"))
+}
 
 type brokenError struct{ text string }
 
@@ -195,7 +202,7 @@ func (e *brokenError) Error() string { return e.text }
 func TestGoexitKeepsTheSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDispatcher(limits{1, 1, 1, 10, time.Second}, bubbleClock())
-		q := d.newQueue(SinkFunc(func(context.Context, Message) error { runtime.Goexit(); return nil }))
+		q := d.newQueue(SinkFunc(func(context.Context, driver.Delivery) error { runtime.Goexit(); return nil }))
 		for id := range int64(10) {
 			q.offer(claimed(id, "ns"))
 		}
@@ -215,7 +222,7 @@ func TestDeafSink(t *testing.T) {
 		d := newDispatcher(limits{slots, 2, 1 << 20, 100, timeout}, bubbleClock())
 		hear := make(chan struct{})
 		var calls atomic.Int64
-		q := d.newQueue(SinkFunc(func(_ context.Context, m Message) error {
+		q := d.newQueue(SinkFunc(func(_ context.Context, m driver.Delivery) error {
 			if m.Namespace == "deaf" {
 				calls.Add(1)
 				<-hear
@@ -274,7 +281,7 @@ func TestStopEndsAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDispatcher(limits{2, 2, 1, 10, time.Hour}, bubbleClock())
 		var calls atomic.Int64
-		q := d.newQueue(SinkFunc(func(ctx context.Context, m Message) error {
+		q := d.newQueue(SinkFunc(func(ctx context.Context, m driver.Delivery) error {
 			calls.Add(1)
 			return untilDone(ctx, m)
 		}))
@@ -298,7 +305,7 @@ func TestStopEndsAll(t *testing.T) {
 
 func BenchmarkDispatch(b *testing.B) {
 	d := newDispatcher(limits{64, 32, 1 << 20, 1000, time.Minute}, func() int64 { return 1 })
-	q := d.newQueue(SinkFunc(func(context.Context, Message) error { return nil }))
+	q := d.newQueue(SinkFunc(func(context.Context, driver.Delivery) error { return nil }))
 	items := make([]*item, b.N)
 	for i := range items {
 		items[i] = claimed(int64(i), namespaces[i%len(namespaces)])

@@ -1,4 +1,4 @@
-package driver
+package node
 
 import (
 	"cmp"
@@ -13,7 +13,7 @@ import (
 	"github.com/fairclaim/fairclaim/watermark"
 )
 
-// Config is how a [Sweeper] works. The zero value of each field but Node and Sink means
+// Config is how a [Node] works. The zero value of each field but Node and Sink means
 // its default.
 type Config struct {
 	Node   string          // this process's name, unique among the nodes of an outbox; required

@@ -1,6 +1,10 @@
-package driver
+package node
 
-import "context"
+import (
+	"context"
+
+	"github.com/fairclaim/fairclaim/driver"
+)
 
 // pruneRest is how many times as long as a full chunk took the loop leaves prune alone
 // after that: while there is more, prune takes a quarter of the loop's time, and the
@@ -11,7 +15,7 @@ const pruneRest = 3
 // there is more.
 func (l *loop) prune(ctx context.Context) error {
 	before := l.clock()
-	n, err := Prune(ctx, l.db, chunk)
+	n, err := driver.Prune(ctx, l.db, chunk)
 	l.pruned += int64(n)
 	if l.more = n == chunk; l.more {
 		now := l.clock()

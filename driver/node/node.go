@@ -1,4 +1,4 @@
-package driver
+package node
 
 import (
 	"context"
@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"github.com/fairclaim/fairclaim/budget"
+	"github.com/fairclaim/fairclaim/driver"
 	"github.com/fairclaim/fairclaim/watermark"
 )
 
-// Sweeper is a node: it claims, hands on to sinks, and settles. Make one with
-// [NewSweeper], and call [Sweeper.Run] or [Sweeper.Once], once.
-type Sweeper struct {
-	db     DB
+// Node is one node of an outbox: it claims, hands on to sinks, and settles. Make one with
+// [New], and call [Node.Run] or [Node.Once], once.
+type Node struct {
+	db     driver.DB
 	config Config
 	stats  counters
 	budget budget.Inflight
@@ -26,22 +27,22 @@ type Sweeper struct {
 	used      atomic.Bool
 }
 
-// NewSweeper makes a node. db is best a pool of two connections or more; it stays the
+// New makes a node. db is best a pool of two connections or more; it stays the
 // caller's to close.
-func NewSweeper(db DB, config Config) (*Sweeper, error) {
+func New(db driver.DB, config Config) (*Node, error) {
 	config, err := config.withDefaults()
 	if err != nil {
-		return nil, fmt.Errorf("sweeper: %w", err)
+		return nil, fmt.Errorf("node: %w", err)
 	}
-	return &Sweeper{db: db, config: config, drain: make(chan struct{})}, nil
+	return &Node{db: db, config: config, drain: make(chan struct{})}, nil
 }
 
 // Drain makes Run or Once come to an orderly end: no new claims; what is in flight is
 // finished, until Config.DrainTimeout; the rest is released. It returns at once and may
 // be called from anywhere, more than once.
-func (s *Sweeper) Drain() { s.drainOnce.Do(func() { close(s.drain) }) }
+func (n *Node) Drain() { n.drainOnce.Do(func() { close(n.drain) }) }
 
-// Run sweeps until it is told to end: by [Sweeper.Drain], in good order, and it returns
+// Run sweeps until it is told to end: by [Node.Drain], in good order, and it returns
 // nil; or by ctx, at once: deliveries are cancelled, all is released, and it returns the
 // cause of ctx's end. It also ends when a sink says [ErrSinkClosed], with that error.
 // Errors of the database end it only before the first claim; later ones are logged and
@@ -50,17 +51,17 @@ func (s *Sweeper) Drain() { s.drainOnce.Do(func() { close(s.drain) }) }
 // No goroutine outlives Run, unless a sink ignores the end of its context for more than
 // five seconds; then Run returns an error that says so. No transaction is open while a
 // sink works.
-func (s *Sweeper) Run(ctx context.Context) error { return s.sweep(ctx, true, 0) }
+func (n *Node) Run(ctx context.Context) error { return n.sweep(ctx, true, 0) }
 
 // Once sweeps until a claim that was made with nothing in flight comes back empty, or,
 // with maxSweeps above 0, for that many claims; then it finishes what is in flight. (A claim
 // that comes past config.max_visits namespaces, all paused or at their ceiling, is empty
 // too; the next Once goes on behind them.) It is no live node: it sends no heartbeats.
-// Otherwise as [Sweeper.Run], but an error of the database ends it, and so does a sink that
+// Otherwise as [Node.Run], but an error of the database ends it, and so does a sink that
 // hands back all that a claim brought as [Undelivered]: the next claim would bring it again.
-func (s *Sweeper) Once(ctx context.Context, maxSweeps int) error {
-	s.config.HeartbeatEvery = -1
-	return s.sweep(ctx, false, maxSweeps)
+func (n *Node) Once(ctx context.Context, maxSweeps int) error {
+	n.config.HeartbeatEvery = -1
+	return n.sweep(ctx, false, maxSweeps)
 }
 
 // Stats are counts since the start.
@@ -85,39 +86,36 @@ type counters struct {
 }
 
 // Stats returns the counts so far. It may be called at any time, from any goroutine.
-func (s *Sweeper) Stats() Stats {
-	c := &s.stats
+func (n *Node) Stats() Stats {
+	c := &n.stats
 	return Stats{
 		Sweeps: c.sweeps.Load(), Claimed: c.claimed.Load(), Done: c.done.Load(), Retried: c.retried.Load(),
 		Failed: c.failed.Load(), Released: c.released.Load(), Lost: c.lost.Load(), Pauses: c.pauses.Load(),
-		InFlight: c.inFlight.Load(), Parked: c.parked.Load(), UsedBytes: s.budget.Usage(),
+		InFlight: c.inFlight.Load(), Parked: c.parked.Load(), UsedBytes: n.budget.Usage(),
 		Overdue: c.overdue.Load(), Stuck: c.stuck.Load(),
 	}
 }
 
-// loop is one run of a Sweeper. Everything in it belongs to the goroutine that runs it;
+// loop is one run of a Node. Everything in it belongs to the goroutine that runs it;
 // only the dispatcher is shared with deliveries.
 type loop struct {
-	*Sweeper
+	*Node
 	log       *slog.Logger
 	live      bool // a live node, that goes on: Run, not Once
 	most      int  // claims, 0: any number
 	auto      bool // the outbox gives it its shards, and may take them
 	shards    []int32
-	seenToken int64         // the largest claim token so far
-	process   string        // unlike that of others, of the same name too
-	twin      bool          // another process uses the name, and the log says so
-	lease     time.Duration // of the outbox; with lapse and maxBatch read again now and then
-	lapse     time.Duration
-	maxBatch  int
-	retry     retryPolicy // of the outbox, too
+	seenToken int64                 // the largest claim token so far
+	process   string                // unlike that of others, of the same name too
+	twin      bool                  // another process uses the name, and the log says so
+	outbox    driver.OutboxSettings // read again now and then
 	clock     func() int64
 	control   *watermark.Controller
 	dispatch  *dispatcher
 	sink      *queue
 	routes    map[string]*queue
 
-	book     map[Ref]*item // what is claimed and not settled
+	book     map[driver.Ref]*item // what is claimed and not settled
 	held     map[string]*holding
 	suspects suspects
 	stashed  int     // messages in the queues' stashes
@@ -144,18 +142,18 @@ type loop struct {
 	ending   error // why it ends, if not by Drain
 }
 
-func (s *Sweeper) sweep(ctx context.Context, live bool, maxSweeps int) error {
-	if s.used.Swap(true) {
-		return errors.New("sweeper: it has run already, make another")
+func (n *Node) sweep(ctx context.Context, live bool, maxSweeps int) error {
+	if n.used.Swap(true) {
+		return errors.New("node: it has run already, make another")
 	}
-	l, err := s.newLoop(ctx, live, maxSweeps)
+	l, err := n.newLoop(ctx, live, maxSweeps)
 	if err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		return err
 	}
-	l.say("sweeping", "shards", len(l.shards), "lease", l.lease.String())
+	l.say("sweeping", "shards", len(l.shards), "lease", l.outbox.Lease.String())
 	for ctx.Err() == nil {
 		select {
 		case <-l.drain:
@@ -184,8 +182,8 @@ func (s *Sweeper) sweep(ctx context.Context, live bool, maxSweeps int) error {
 
 // newLoop asks the database for what the loop must know, so that what is wrong with the
 // connection, the rights or the schema is found at the start.
-func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop, error) {
-	c := s.config
+func (n *Node) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop, error) {
+	c := n.config
 	start := time.Now()
 	clock := func() int64 { return int64(time.Since(start)) + 1 }
 	params, err := watermark.ParamsFromBudget(c.Budget, c.High, c.Low, c.MinPause)
@@ -198,23 +196,23 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 	}
 	ask, cancel := context.WithTimeout(ctx, c.CallTimeout)
 	defer cancel()
-	if err := checkSession(ask, s.db); err != nil {
+	if err := driver.CheckSession(ask, n.db); err != nil {
 		return nil, err
 	}
-	outbox, err := s.readSettings(ask)
+	outbox, err := driver.Settings(ask, n.db)
 	if err != nil {
-		return nil, wrap("read the settings", err)
+		return nil, err
 	}
-	if outbox.readOnly {
-		return nil, errors.New("the sessions are read only: a standby, or a role with default_transaction_read_only")
+	if c.Batch > outbox.MaxBatch {
+		return nil, fmt.Errorf("%w: config.Batch is %d: the outbox gives up to %d (max_batch)", driver.ErrBadArgument, c.Batch, outbox.MaxBatch)
 	}
-	if c.Batch > outbox.maxBatch {
-		return nil, fmt.Errorf("%w: config.Batch is %d: the outbox gives up to %d (max_batch)", ErrBadArgument, c.Batch, outbox.maxBatch)
+	shards := make([]int32, outbox.ShardCount)
+	for i := range shards {
+		shards[i] = int32(i)
 	}
-	shards := outbox.shards
 	for _, shard := range c.Shards {
 		if shard < 0 || int(shard) >= len(shards) {
-			return nil, fmt.Errorf("%w: shard %d: the outbox has shards 0 to %d", ErrBadArgument, shard, len(shards)-1)
+			return nil, fmt.Errorf("%w: shard %d: the outbox has shards 0 to %d", driver.ErrBadArgument, shard, len(shards)-1)
 		}
 	}
 	if c.Shards != nil {
@@ -222,17 +220,17 @@ func (s *Sweeper) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop,
 	}
 	self := thisProcess()
 	l := &loop{
-		Sweeper: s, log: c.Logger.With("node", c.Node), live: live, most: maxSweeps,
+		Node: n, log: c.Logger.With("node", c.Node), live: live, most: maxSweeps,
 		auto: live && c.Shards == nil, shards: shards, process: self.String(),
-		lease: outbox.lease, lapse: outbox.lapse, maxBatch: outbox.maxBatch, retry: outbox.retry, clock: clock, control: control,
+		outbox: outbox, clock: clock, control: control,
 		dispatch: newDispatcher(limits{
 			slots: c.Slots, share: max(int(float64(c.Slots)*c.Share), 1),
 			shareBytes: max(int64(float64(params.LowBytes)*c.Share), 1),
 			capacity:   c.Queue, timeout: c.DeliveryTimeout,
 		}, clock),
-		routes: map[string]*queue{}, book: map[Ref]*item{}, held: map[string]*holding{}, refusals: map[*int64]int64{},
+		routes: map[string]*queue{}, book: map[driver.Ref]*item{}, held: map[string]*holding{}, refusals: map[*int64]int64{},
 	}
-	l.dispatch.overdue, l.dispatch.leftBehind = &s.stats.overdue, &s.stats.stuck
+	l.dispatch.overdue, l.dispatch.leftBehind = &n.stats.overdue, &n.stats.stuck
 	l.sink = l.dispatch.newQueue(c.Sink)
 	for name, sink := range c.Routes {
 		l.routes[name] = l.dispatch.newQueue(sink)
@@ -283,7 +281,7 @@ func (l *loop) room() int {
 	for _, q := range l.routes {
 		room = max(room, q.room())
 	}
-	return min(room, l.config.Batch, l.maxBatch)
+	return min(room, l.config.Batch, l.outbox.MaxBatch)
 }
 
 // drained reports whether what a claim brings has somewhere to go: a queue is at most half
@@ -310,7 +308,7 @@ func (l *loop) claim(ctx context.Context) {
 	idle := len(l.book) == 0
 	call, cancel := patient(ctx, l.patience())
 	defer cancel()
-	messages, err := Claim(call, l.db, ClaimRequest{Node: l.config.Node, Shards: l.shards, Batch: want, MaxBytes: left, WithoutPayloads: true})
+	messages, err := driver.Claim(call, l.db, driver.ClaimRequest{Node: l.config.Node, Shards: l.shards, Batch: want, MaxBytes: left, WithoutPayloads: true})
 	if l.failed(ctx, err) {
 		l.endOnce(err)
 		return
@@ -322,11 +320,11 @@ func (l *loop) claim(ctx context.Context) {
 		l.emptied, l.progress, l.refused = len(messages) == 0, false, nil
 	}
 	for i := range messages {
-		it := &item{Message: messages[i], bytes: messages[i].PayloadBytes, queue: l.sink}
+		it := &item{Delivery: messages[i], bytes: messages[i].PayloadBytes, queue: l.sink}
 		if q, ok := l.routes[it.TaskQueue]; ok {
 			it.queue = q
 		}
-		it.leased.Store(before + int64(l.lease))
+		it.leased.Store(before + int64(l.outbox.Lease))
 		l.book[it.Ref()] = it
 		l.seenToken = max(l.seenToken, it.ClaimToken)
 		l.stats.inFlight.Add(1)

@@ -1,8 +1,10 @@
-package driver
+package node
 
 import (
 	"context"
 	"fmt"
+
+	"github.com/fairclaim/fairclaim/driver"
 )
 
 // A claim brings messages without their payloads: those are read once it is committed, in
@@ -61,11 +63,11 @@ func portion(items []*item) []*item {
 func (l *loop) readPortion(ctx context.Context, items []*item) {
 	call, cancel := context.WithTimeout(ctx, l.patience())
 	defer cancel()
-	messages := make([]*Message, len(items))
+	messages := make([]*driver.Delivery, len(items))
 	for i, it := range items {
-		messages[i] = &it.Message
+		messages[i] = &it.Delivery
 	}
-	lost, err := Payloads(call, l.db, messages)
+	lost, err := driver.Payloads(call, l.db, messages)
 	if l.failed(ctx, err) {
 		l.endOnce(err)
 		l.misread(items, err)

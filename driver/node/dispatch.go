@@ -1,4 +1,4 @@
-package driver
+package node
 
 import (
 	"context"
@@ -10,11 +10,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fairclaim/fairclaim/driver"
 )
 
 // item is a claimed message on its way through the process.
 type item struct {
-	Message
+	driver.Delivery
 	bytes   int64  // of its payload: its part of the budget, while it counts there
 	counted bool   // its bytes count in the budget; the loop's own, like the next two
 	parked  bool   // its payload is not held
@@ -88,7 +90,7 @@ type queue struct {
 	next    int       // whose turn it is, in ring
 	ready   int       // messages waiting of namespaces below their share
 	running int
-	stuck   []*delivery // left behind by the backstop, their sinks not back; the oldest first
+	stuck   []*sinkCall // left behind by the backstop, their sinks not back; the oldest first
 
 	coming int     // messages whose payloads are being read for it; this and the next are the loop's own
 	stash  []*item // claimed for it while it was full
@@ -204,7 +206,7 @@ func (q *queue) take() *item {
 
 // deliver delivers a message, and then others, as long as there is one for its slot.
 func (q *queue) deliver(it *item) {
-	var call *delivery
+	var call *sinkCall
 	defer func() {
 		if call != nil { // by runtime.Goexit: the slot goes on in another goroutine
 			if it = q.finish(call, judge(errGone)); it != nil {
@@ -224,7 +226,7 @@ func (q *queue) deliver(it *item) {
 
 // call delivers one message, under the time-out. A sink that panics has failed; so has
 // one whose error panics when it is read.
-func (d *dispatcher) call(sink Sink, it *item, m Message) (o outcome) {
+func (d *dispatcher) call(sink Sink, it *item, m driver.Delivery) (o outcome) {
 	ctx, cancel := context.WithCancelCause(d.ctx)
 	defer cancel(nil)
 	it.cancel.Store(&cancel)

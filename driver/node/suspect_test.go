@@ -1,4 +1,4 @@
-package driver
+package node
 
 import (
 	"fmt"
@@ -6,10 +6,12 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/fairclaim/fairclaim/driver"
 )
 
 func newSuspect(namespace string, suspect int32) *item {
-	return &item{Message: Message{Namespace: namespace, Suspect: suspect}}
+	return &item{Delivery: driver.Delivery{Namespace: namespace, Suspect: suspect}}
 }
 
 func anyReady(*item) bool { return true }

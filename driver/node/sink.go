@@ -1,9 +1,11 @@
-package driver
+package node
 
 import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/fairclaim/fairclaim/driver"
 )
 
 // A Sink delivers messages to the outside. Deliver may be called by many
@@ -24,17 +26,17 @@ import (
 //   - any other error: retry, after the policy's backoff
 //
 // Delivery is at least once: a process that dies between Deliver and the settle
-// leaves a message that another one delivers again. Message.DispatchKey stays
+// leaves a message that another one delivers again. Delivery.DispatchKey stays
 // the same then, so a consumer can tell.
 type Sink interface {
-	Deliver(ctx context.Context, m Message) error
+	Deliver(ctx context.Context, m driver.Delivery) error
 }
 
 // SinkFunc makes a Sink of a function.
-type SinkFunc func(ctx context.Context, m Message) error
+type SinkFunc func(ctx context.Context, m driver.Delivery) error
 
 // Deliver calls f.
-func (f SinkFunc) Deliver(ctx context.Context, m Message) error { return f(ctx, m) }
+func (f SinkFunc) Deliver(ctx context.Context, m driver.Delivery) error { return f(ctx, m) }
 
 // ErrSinkClosed is what a Sink returns, alone or wrapped, when it can take no
 // message ever again (its pipe is closed, say). The loop then hands back what it

@@ -1,9 +1,11 @@
-package driver
+package node
 
 import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/fairclaim/fairclaim/driver"
 )
 
 // A sink may not listen to its context. So a delivery that has not come back `grace` after its
@@ -15,13 +17,13 @@ import (
 // 2 * slots goroutines and payloads at most, and holds up its own queue and nothing else; a
 // namespace holds its share of the slots as before.
 
-// delivery is one call of a sink. All of it but the timer is under the dispatcher's lock.
-type delivery struct {
+// sinkCall is one call of a sink. All of it but the timer is under the dispatcher's lock.
+type sinkCall struct {
 	q        *queue
 	it       *item // of no meaning any more once it is answered: another may be reading it
 	tenant   *tenant
 	bytes    int64
-	message  Message // a copy: the item's may be changed once it is answered
+	message  driver.Delivery // a copy: the item's may be changed once it is answered
 	backstop *time.Timer
 
 	answered bool // the message has its outcome
@@ -29,16 +31,16 @@ type delivery struct {
 }
 
 // start begins a delivery's time.
-func (q *queue) start(it *item) *delivery {
+func (q *queue) start(it *item) *sinkCall {
 	q.d.mu.Lock()
 	defer q.d.mu.Unlock()
-	call := &delivery{q: q, it: it, tenant: q.tenants[it.Namespace], bytes: it.bytes, message: it.Message}
+	call := &sinkCall{q: q, it: it, tenant: q.tenants[it.Namespace], bytes: it.bytes, message: it.Delivery}
 	call.backstop = time.AfterFunc(q.d.timeout+grace, func() { q.leaveBehind(call) })
 	return call
 }
 
 // answer gives a message its outcome, once; the first counts.
-func (d *dispatcher) answer(call *delivery, o outcome) {
+func (d *dispatcher) answer(call *sinkCall, o outcome) {
 	call.answered = true
 	call.it.outcome = o
 	d.results = append(d.results, call.it)
@@ -49,7 +51,7 @@ func (d *dispatcher) answer(call *delivery, o outcome) {
 }
 
 // leaveBehind gives up a delivery that has outlived its time-out.
-func (q *queue) leaveBehind(call *delivery) {
+func (q *queue) leaveBehind(call *sinkCall) {
 	q.d.mu.Lock()
 	defer q.d.mu.Unlock()
 	if call.answered {
@@ -85,7 +87,7 @@ func (q *queue) freeStuck() {
 
 // free counts a delivery as no longer running. Where bytes kept more of its namespace waiting
 // than one slot takes, all queues look for what can run.
-func (q *queue) free(call *delivery) {
+func (q *queue) free(call *sinkCall) {
 	call.freed = true
 	t := call.tenant
 	full := q.d.bytes[t.namespace] >= q.d.shareBytes
@@ -105,14 +107,14 @@ func (q *queue) free(call *delivery) {
 }
 
 // finish ends a delivery whose sink has returned, and returns the next message for its slot.
-func (q *queue) finish(call *delivery, o outcome) *item {
+func (q *queue) finish(call *sinkCall, o outcome) *item {
 	call.backstop.Stop()
 	q.d.mu.Lock()
 	defer q.d.mu.Unlock()
 	late := call.answered
 	if late {
 		q.d.leftBehind.Add(-1)
-		q.stuck = slices.DeleteFunc(q.stuck, func(other *delivery) bool { return other == call })
+		q.stuck = slices.DeleteFunc(q.stuck, func(other *sinkCall) bool { return other == call })
 	} else {
 		q.d.answer(call, o)
 	}

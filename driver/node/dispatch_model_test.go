@@ -1,4 +1,4 @@
-package driver
+package node
 
 import (
 	"cmp"
@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/fairclaim/fairclaim/driver"
 )
 
 // dispatchModel is what a dispatcher should be, without rings or counters: two lists.
@@ -250,7 +252,7 @@ func playDispatch(m *dispatchModel, queues int, steps []dispatchStep) (err error
 	begun, ends := make(chan start, len(steps)), map[int64]chan struct{}{}
 	stuck := map[int64]*item{} // outlived their time, and their sinks have not returned
 	for range queues {
-		d.newQueue(SinkFunc(func(_ context.Context, msg Message) error {
+		d.newQueue(SinkFunc(func(_ context.Context, msg driver.Delivery) error {
 			one := start{msg.ID, make(chan struct{})}
 			begun <- one
 			<-one.end
@@ -278,7 +280,7 @@ func playDispatch(m *dispatchModel, queues int, steps []dispatchStep) (err error
 		switch s.what {
 		case "offer":
 			id := int64(len(items) + 1)
-			it := &item{Message: Message{ID: id, Namespace: s.namespace}, bytes: s.bytes, queue: d.queues[s.which%queues]}
+			it := &item{Delivery: driver.Delivery{ID: id, Namespace: s.namespace}, bytes: s.bytes, queue: d.queues[s.which%queues]}
 			it.leased.Store(10)
 			items[id] = it
 			want := m.takes(it)

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package driver
+package node
 
 // processScope is unknown here: no node is taken for gone before its heartbeat lapses.
 func processScope() string { return "" }

@@ -1,4 +1,4 @@
-package driver
+package node
 
 import (
 	"cmp"
@@ -10,8 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fairclaim/fairclaim/driver"
 )
 
 // duties are the clock times at which the loop's regular work is due next; 0 is now.
@@ -27,22 +28,23 @@ const never = int64(1) << 62
 // attend does the regular work that is due, also while claiming is paused or draining.
 func (l *loop) attend(ctx context.Context) {
 	l.due(ctx, &l.duties.settings, l.config.HeartbeatEvery, func(ctx context.Context) error {
-		outbox, err := l.readSettings(ctx)
-		if err == nil && outbox.lease != l.lease {
-			l.log.Info("the lease has changed", "lease", outbox.lease.String())
+		outbox, err := driver.Settings(ctx, l.db)
+		if err != nil {
+			return err
+		}
+		if outbox.Lease != l.outbox.Lease {
+			l.log.Info("the lease has changed", "lease", outbox.Lease.String())
 			l.duties.extend = 0
 		}
-		if err == nil {
-			l.lease, l.lapse, l.maxBatch, l.retry = outbox.lease, outbox.lapse, outbox.maxBatch, outbox.retry
-		}
-		return err
+		l.outbox = outbox
+		return nil
 	})
-	if !l.due(ctx, &l.duties.extend, l.lease/4, l.extend) {
+	if !l.due(ctx, &l.duties.extend, l.outbox.Lease/4, l.extend) {
 		// Soon again, once the settles have had their turn.
-		l.duties.extend = max(l.clock(), l.awayAt) + int64(min(l.lease/16, time.Second))
+		l.duties.extend = max(l.clock(), l.awayAt) + int64(min(l.outbox.Lease/16, time.Second))
 	}
 	l.due(ctx, &l.duties.rescue, l.rescueEvery(), func(ctx context.Context) error {
-		pending, failed, err := Rescue(ctx, l.db, chunk)
+		pending, failed, err := driver.Rescue(ctx, l.db, chunk)
 		if pending+failed > 0 {
 			l.log.Warn("leases had run out", "pending_again", pending, "failed", failed)
 		}
@@ -109,46 +111,11 @@ func (l *loop) due(ctx context.Context, at *int64, every time.Duration, do func(
 // patience is how long a call may take: where one hangs, and the next, there must be time
 // left to extend leases.
 func (l *loop) patience() time.Duration {
-	return min(l.config.CallTimeout, max(l.lease/4, time.Second))
+	return min(l.config.CallTimeout, max(l.outbox.Lease/4, time.Second))
 }
 
 func (l *loop) rescueEvery() time.Duration {
-	return cmp.Or(l.config.RescueEvery, min(5*time.Second, max(l.lease/4, 250*time.Millisecond)))
-}
-
-// outboxSettings are what the loop must know of the outbox.
-type outboxSettings struct {
-	readOnly bool // the sessions are
-	lease    time.Duration
-	lapse    time.Duration // how long a node may be silent
-	maxBatch int
-	retry    retryPolicy
-	shards   []int32 // all
-}
-
-func (s *Sweeper) readSettings(ctx context.Context) (o outboxSettings, err error) {
-	rows, err := s.db.Query(ctx, `select pg_catalog.current_setting('transaction_read_only'),
-       (extract(epoch from s.lease) operator(pg_catalog.*) 1000000)::bigint,
-       (extract(epoch from s.node_lapse) operator(pg_catalog.*) 1000000)::bigint, s.max_batch, outbox.all_shards(), s.max_attempts,
-       (extract(epoch from s.retry_base) operator(pg_catalog.*) 1000000)::bigint,
-       (extract(epoch from s.retry_cap) operator(pg_catalog.*) 1000000)::bigint,
-       (s.retry_multiplier operator(pg_catalog.*) 1000000)::bigint, (s.retry_jitter operator(pg_catalog.*) 1000000)::bigint
-from outbox.settings() as s`)
-	if err != nil {
-		return o, err
-	}
-	var readOnly string
-	var lease, lapse, base, limit int64 // microseconds
-	var multiplier, jitter int64        // millionths: no text of a floating-point number depends on a setting
-	_, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (struct{}, error) {
-		return struct{}{}, row.Scan(&readOnly, &lease, &lapse, &o.maxBatch, &o.shards, &o.retry.maxAttempts,
-			&base, &limit, &multiplier, &jitter)
-	})
-	o.readOnly = readOnly == "on"
-	o.lease, o.lapse = time.Duration(lease)*time.Microsecond, time.Duration(lapse)*time.Microsecond
-	o.retry.base, o.retry.cap = time.Duration(base)*time.Microsecond, time.Duration(limit)*time.Microsecond
-	o.retry.multiplier, o.retry.jitter = float64(multiplier)/1e6, float64(jitter)/1e6
-	return o, err
+	return cmp.Or(l.config.RescueEvery, min(5*time.Second, max(l.outbox.Lease/4, 250*time.Millisecond)))
 }
 
 // extend lets the leases of what is in flight run on, but for deliveries that have
@@ -161,41 +128,24 @@ func (l *loop) extend(ctx context.Context) error {
 	for _, it := range l.results {
 		delivered[it] = true
 	}
-	var refs []Ref
+	var refs []driver.Ref
 	for ref, it := range l.book {
 		started := it.started.Load()
 		if !it.lost.Load() && (started == 0 || now-started < int64(l.config.DeliveryTimeout) || delivered[it]) {
 			refs = append(refs, ref)
 		}
 	}
-	for len(refs) > 0 {
-		// One id a call, as in settle: an answer for two says nothing of either.
-		var first, again []Ref
-		ours := make(map[int64]bool, len(refs))
-		for _, ref := range refs {
-			if _, twice := ours[ref.ID]; twice {
-				again = append(again, ref)
-				continue
-			}
-			first = append(first, ref)
-			ours[ref.ID] = false
+	lost, err := driver.Extend(ctx, l.db, refs, 0)
+	if err != nil {
+		return err
+	}
+	for _, ref := range lost {
+		l.book[ref].lose()
+	}
+	for _, ref := range refs {
+		if it := l.book[ref]; !it.lost.Load() {
+			it.leased.Store(now + int64(l.outbox.Lease))
 		}
-		ids, err := Extend(ctx, l.db, first, 0)
-		if err != nil {
-			return err
-		}
-		for _, id := range ids {
-			ours[id] = true
-		}
-		for _, ref := range first {
-			it := l.book[ref]
-			if ours[ref.ID] {
-				it.leased.Store(now + int64(l.lease))
-			} else {
-				it.lose()
-			}
-		}
-		refs = again
 	}
 	l.endWaiting(errLost, func(it *item) bool { return it.lost.Load() })
 	return nil
@@ -214,7 +164,7 @@ func (l *loop) failed(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return true
 	}
-	l.backoff = min(max(2*l.backoff, 100*time.Millisecond), l.lease/4, 10*time.Second)
+	l.backoff = min(max(2*l.backoff, 100*time.Millisecond), l.outbox.Lease/4, 10*time.Second)
 	pause := jitter(l.backoff)
 	l.retryAt = l.clock() + int64(pause)
 	if away(err) {
@@ -268,7 +218,7 @@ func (l *loop) report() {
 	it := l.trouble.last
 	l.log.Warn("deliveries failed", "to_be_retried", l.trouble.retried, "failed", l.trouble.failed,
 		"last_namespace", it.Namespace, "last_dispatch_key", it.DispatchKey, "last_attempt", it.Attempt,
-		"last_error", cleanReason(it.reason))
+		"last_error", driver.CleanReason(it.reason))
 	l.trouble = trouble{told: now}
 }
 

@@ -1,15 +1,11 @@
-package driver
+package node
 
 import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
-
-	"pgregory.net/rapid"
 )
 
 func TestJudge(t *testing.T) {
@@ -67,41 +63,6 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestCleanReason(t *testing.T) {
-	for in, want := range map[string]string{
-		"":                     "",
-		"plain":                "plain",
-		"a\nb\tc":              "a\nb\tc",
-		"nul\x00":              "nul\uFFFD",
-		"bell\a, \x1b[31m, \r": "bell\uFFFD, \uFFFD[31m, \uFFFD",
-		"\u0085 \u009b":        "\uFFFD \uFFFD",
-		"bad \xff\xfe utf":     "bad \uFFFD utf",
-		"\xed\xa0\x80":         "\uFFFD", // half of a surrogate pair
-		"héllo \u202e 🎉":       "héllo \u202e 🎉",
-	} {
-		if got := cleanReason(in); got != want {
-			t.Errorf("%q becomes %q, want %q", in, got, want)
-		}
-	}
-	rapid.Check(t, func(t *rapid.T) {
-		in := string(rapid.SliceOfN(rapid.Byte(), 0, 3*maxReason).Draw(t, "bytes"))
-		got := cleanReason(in)
-		if !utf8.ValidString(got) || strings.ContainsRune(got, 0) || len(got) > 3*maxReason {
-			t.Fatalf("%q becomes %q", in, got)
-		}
-		if cleanReason(got[:min(len(got), maxReason)]) == "" && in != "" {
-			t.Fatalf("nothing is left of %q", in)
-		}
-	})
-	for _, before := range []string{"", "x"} { // so that the cuts are within characters, or are not
-		got := cleanReason(before + "first " + strings.Repeat("é", maxReason) + " last" + before)
-		if want := maxReason - 4; len(got) > maxReason || len(got) < want || strings.ContainsRune(got, '\uFFFD') ||
-			!strings.HasPrefix(got, before+"first é") || !strings.HasSuffix(got, "é last"+before) || !strings.Contains(got, "é…é") {
-			t.Errorf("a long reason is cut to %d bytes, want %d of both ends: %.20q", len(got), want, got)
-		}
-	}
-}
-
 // jitter stays within a fifth, uses both sides of it, and takes any time that a
 // configuration can hold.
 func TestJitter(t *testing.T) {
@@ -116,17 +77,6 @@ func TestJitter(t *testing.T) {
 		}
 		if d >= time.Millisecond && (low > d-d/6 || high < d+d/6) {
 			t.Errorf("jitter of %v gives only %v to %v", d, low, high)
-		}
-	}
-}
-
-func TestInterval(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		0: "0 microseconds", time.Second: "1000000 microseconds", 999: "0 microseconds",
-		math.MaxInt64: "9223372036854775 microseconds",
-	} {
-		if got := interval(d); got != want {
-			t.Errorf("%v is written %q, want %q", d, got, want)
 		}
 	}
 }

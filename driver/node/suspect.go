@@ -1,9 +1,11 @@
-package driver
+package node
 
 import (
 	"cmp"
 	"context"
 	"slices"
+
+	"github.com/fairclaim/fairclaim/driver"
 )
 
 // suspects are claimed messages of which one may have killed a node before: the leases of all
@@ -159,11 +161,11 @@ func (l *loop) beginSuspects(ctx context.Context) {
 	}
 	call, cancel := context.WithTimeout(ctx, l.patience())
 	defer cancel()
-	refs, err := BeginDelivery(call, l.db, refsOf(items), together)
+	refs, err := driver.BeginDelivery(call, l.db, refsOf(items), together)
 	if l.failed(ctx, err) {
 		l.endOnce(err)
 	}
-	noted := make(map[Ref]bool, len(refs))
+	noted := make(map[driver.Ref]bool, len(refs))
 	for _, ref := range refs {
 		noted[ref] = true
 	}

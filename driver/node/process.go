@@ -1,4 +1,4 @@
-package driver
+package node
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/fairclaim/fairclaim/driver"
 )
 
 // process says which process a heartbeat comes from: by host and process id for an operator,
@@ -56,22 +56,14 @@ func (p process) gone(text string) bool {
 // perhaps: they would wait until its heartbeat lapses. It is an attempt: what fails here
 // is left to the lapse.
 func (l *loop) leaveForTheGone(ctx context.Context, self process) {
-	rows, err := l.db.Query(ctx, `select p.node, p.process from outbox.node_processes() as p`)
+	processes, err := driver.NodeProcesses(ctx, l.db)
 	if err != nil {
 		l.log.Debug("cannot look for nodes that are gone", "error", err)
 		return
 	}
-	var node, text string
-	gone := map[string]string{}
-	_, err = pgx.ForEachRow(rows, []any{&node, &text}, func() error {
-		if self.gone(text) {
-			gone[node] = text
-		}
-		return nil
-	})
-	for node, text := range gone {
-		if err == nil {
-			err = Leave(ctx, l.db, node, text)
+	for node, text := range processes {
+		if err == nil && self.gone(text) {
+			err = driver.Leave(ctx, l.db, node, text)
 			l.log.Info("left for a node whose process is gone", "gone", node, "process", text)
 		}
 	}

@@ -1,4 +1,4 @@
-package driver
+package node
 
 import (
 	"context"
@@ -7,9 +7,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairclaim/fairclaim/driver"
 )
 
-var nowhere = SinkFunc(func(context.Context, Message) error { return nil })
+var nowhere = SinkFunc(func(context.Context, driver.Delivery) error { return nil })
 
 func TestConfigDefaults(t *testing.T) {
 	got, err := Config{Node: "n", Sink: nowhere}.withDefaults()
@@ -63,7 +65,7 @@ func TestConfigIsChecked(t *testing.T) {
 	} {
 		c := Config{Node: "n", Sink: nowhere}
 		test.change(&c)
-		s, err := NewSweeper(nil, c)
+		s, err := New(nil, c)
 		switch {
 		case test.want == "" && err != nil:
 			t.Errorf("%s: %v", name, err)
@@ -84,9 +86,9 @@ func TestConfigEndlessTimes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Sweeper{config: c}
+	s := &Node{config: c}
 	clock := func() int64 { return int64(longest) }
-	l := &loop{Sweeper: s, log: c.Logger, clock: clock, dispatch: newDispatcher(limits{}, clock)}
+	l := &loop{Node: s, log: c.Logger, clock: clock, dispatch: newDispatcher(limits{}, clock)}
 	l.beginDrain()
 	if l.drainAt <= l.clock() {
 		t.Errorf("an endless drain ends at %d, now is %d", l.drainAt, l.clock())

@@ -1,0 +1,24 @@
+package driver
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// BeginDelivery notes, before it is done, that the delivery of messages with Suspect above 0
+// begins, and how many of them the caller has under way together at most: the smaller that
+// is, the more a rescue knows of which of them killed the node (INV-10). A node delivers
+// up to 16 together that are suspect for the first time, up to 4 for the second, then one
+// by one. Call it, committed, before their payloads are read. Those that do not come back must not
+// be begun: they were lost, or are locked by somebody.
+func BeginDelivery(ctx context.Context, db Querier, refs []Ref, together int) ([]Ref, error) {
+	ids, tokens := idsAndTokens(refs)
+	rows, err := db.Query(ctx, `select b.id, b.claim_token from outbox.begin_delivery($1::bigint[], $2::bigint[], $3::int) as b`,
+		ids, tokens, together)
+	if err != nil {
+		return nil, wrap("begin delivery", err)
+	}
+	noted, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Ref])
+	return noted, wrap("begin delivery", err)
+}
