@@ -23,11 +23,7 @@ const (
 // functions and views, who may use each, and which errors each raises.
 func TestSQLReference(t *testing.T) {
 	t.Parallel()
-	file, err := os.ReadFile(sqlReference)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, want, ok := strings.Cut(string(file), generatedMark)
+	head, want, ok := strings.Cut(readDoc(t, sqlReference), generatedMark)
 	if !ok {
 		t.Fatalf("%s has no line %q", sqlReference, generatedMark)
 	}
@@ -53,20 +49,12 @@ func TestSQLStates(t *testing.T) {
 	}
 	raised := map[string]bool{}
 	for _, name := range files {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range regexp.MustCompile(`errcode\s*=\s*'(OB\w{3})'`).FindAllStringSubmatch(string(text), -1) {
+		for _, m := range regexp.MustCompile(`errcode\s*=\s*'(OB\w{3})'`).FindAllStringSubmatch(readDoc(t, name), -1) {
 			raised[m[1]] = true
 		}
 	}
-	file, err := os.ReadFile(sqlReference)
-	if err != nil {
-		t.Fatal(err)
-	}
 	rows := map[string]int{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(OB\\w{3})` \\|").FindAllStringSubmatch(string(file), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `(OB\\w{3})` \\|").FindAllStringSubmatch(readDoc(t, sqlReference), -1) {
 		rows[m[1]]++
 	}
 	for code := range raised {
@@ -79,6 +67,55 @@ func TestSQLStates(t *testing.T) {
 			t.Errorf("%s has a row for %s, which nothing in %s raises", sqlReference, code, functionsDir)
 		}
 	}
+}
+
+// TestDocLinks: what README.md and the files of docs link to in this repository is there, and so is
+// the heading that a link names.
+func TestDocLinks(t *testing.T) {
+	t.Parallel()
+	files := []string{"../README.md"}
+	for _, pattern := range []string{"../docs/*.md", "../docs/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %d files, %v", pattern, len(found), err)
+		}
+		files = append(files, found...)
+	}
+	link := regexp.MustCompile(`\]\(([^)#\s]*)(?:#([^)\s]*))?\)`)
+	for _, name := range files {
+		for _, m := range link.FindAllStringSubmatch(readDoc(t, name), -1) {
+			if strings.Contains(m[1], ":") {
+				continue // elsewhere
+			}
+			target := name
+			if m[1] != "" {
+				target = filepath.Join(filepath.Dir(name), m[1])
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s: %v", name, m[1], err)
+			} else if m[2] != "" && !slices.Contains(anchorsOf(readDoc(t, target)), m[2]) {
+				t.Errorf("%s links to %s#%s: no such heading", name, m[1], m[2])
+			}
+		}
+	}
+}
+
+// anchorsOf are those of the headings of a Markdown text.
+func anchorsOf(text string) []string {
+	var anchors []string
+	for _, m := range regexp.MustCompile("(?m)^#+ (.*)$").FindAllStringSubmatch(text, -1) {
+		anchors = append(anchors, anchor(m[1]))
+	}
+	return anchors
+}
+
+func readDoc(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // sqlFunction is a function of the schema outbox, as the catalog has it.
