@@ -12,6 +12,15 @@ RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 # Not cached: a test's result hangs on the PostgreSQL that it finds as well.
 GOTEST := go test -count=1 -p 2 -timeout 30m $(RACE)
 
+# Installs a package where this user may, and says so; why it failed, too.
+define install
+if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		echo "installing what is missing: apt-get update; apt-get install $(1)"; \
+		out=$$({ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends $(1); } 2>&1) || \
+		{ echo "apt-get did not succeed:"; echo "$$out" | tail -n 5; }; \
+	fi
+endef
+
 # The majors that `make matrix` runs.
 MAJORS ?= 15 17 18
 
@@ -96,21 +105,15 @@ schema: postgres ## Rewrite what is generated from the schema: the dump that tes
 # will be used, or what to install, is said before anything is compiled.
 .PHONY: postgres
 postgres:
-	@if [ -z "$$FAIRCLAIM_TEST_DSN$$FAIRCLAIM_PG$$PGBIN" ] && \
-		! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && ! command -v initdb >/dev/null && \
-		command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-		echo "installing PostgreSQL: apt-get install postgresql"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends postgresql >/dev/null 2>&1 || \
-		echo "apt-get did not succeed"; \
+	@if [ -z "$$FAIRCLAIM_TEST_DSN$$FAIRCLAIM_PG$$FAIRCLAIM_PG_MAJOR$$PGBIN" ] && \
+		! FAIRCLAIM_PG=binary integration/pgtest/find.sh >/dev/null 2>&1; then \
+		$(call install,postgresql); \
 	fi
-	@integration/postgres
+	@integration/pgtest/find.sh
 
 # The tests behind a pooler are skipped where there is none.
 .PHONY: pgbouncer
 pgbouncer:
-	@if [ -z "$$PGBOUNCER" ] && ! command -v pgbouncer >/dev/null && ! [ -x /usr/sbin/pgbouncer ] && \
-		command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-		echo "installing pgbouncer: apt-get install pgbouncer"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends pgbouncer >/dev/null 2>&1 || \
-		echo "apt-get did not succeed"; \
+	@if [ -z "$$PGBOUNCER" ] && ! command -v pgbouncer >/dev/null && ! [ -x /usr/sbin/pgbouncer ]; then \
+		$(call install,pgbouncer); \
 	fi

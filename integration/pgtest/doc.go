@@ -15,14 +15,15 @@
 //		...
 //	}
 //
-// What is used is decided by the first of these that is there, or by
-// FAIRCLAIM_PG, which names one of the kinds:
+// find.sh decides what is used, for this package and for make: the first of these
+// that is there, or what FAIRCLAIM_PG names:
 //
 //	dsn     FAIRCLAIM_TEST_DSN: a server whose role may create databases and roles
 //	binary  initdb and postgres in $PGBIN, on PATH, below /usr/lib/postgresql or where pg_config says
 //	docker  a Docker engine; the image is FAIRCLAIM_PG_IMAGE, else a local
 //	        fairclaim-postgres:MAJOR, else postgres:MAJOR
 //
-// FAIRCLAIM_PG_MAJOR asks for one major version. A throw-away server ends with
+// FAIRCLAIM_PG_MAJOR asks for one major version. FAIRCLAIM_TEST_PATIENCE makes the
+// limits of all waits longer, see [Scaled]. A throw-away server ends with
 // the process that started it, also when that is killed with SIGKILL.
 package pgtest

@@ -29,7 +29,6 @@ const (
 	defaultMajor = 17
 
 	// Deadlines of calls to the Docker engine.
-	pingTimeout = 5 * time.Second
 	callTimeout = time.Minute
 )
 
@@ -44,19 +43,6 @@ type docker struct {
 	address   string // host:port
 	auth      role
 	guard     *guard // nil where testcontainers' reaper does its work
-}
-
-// dockerAnswers reports whether a Docker engine is there.
-func dockerAnswers(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, Scaled(pingTimeout))
-	defer cancel()
-	c, err := client.New(client.FromEnv)
-	if err != nil {
-		return false
-	}
-	defer c.Close()
-	_, err = c.Ping(ctx, client.PingOptions{})
-	return err == nil
 }
 
 // openDocker starts a container. Its port on the host is fixed, so that the

@@ -4,19 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 )
 
 // existing is a server that somebody else runs.
 type existing struct{ adminDSN string }
-
-func openDSN() (engine, error) {
-	dsn := os.Getenv("FAIRCLAIM_TEST_DSN")
-	if dsn == "" {
-		return nil, errors.New("FAIRCLAIM_PG=dsn: FAIRCLAIM_TEST_DSN is not set")
-	}
-	return existing{adminDSN: dsn}, nil
-}
 
 func (e existing) dsn() string    { return e.adminDSN }
 func (e existing) origin() string { return "at FAIRCLAIM_TEST_DSN" }
