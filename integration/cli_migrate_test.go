@@ -74,6 +74,7 @@ func TestCLIMigrateSQL(t *testing.T) {
 	if text := sweep(t, "", "migrate", "sql", "--from", "1", "--to", "0"); !strings.Contains(text, "drop table") {
 		t.Errorf("from 1 to 0:\n%s", text)
 	}
+	sweepFails(t, "", 2, []string{"migrate", "up", "--to", "99"}, "--to: there is no version 99")
 	sweepFails(t, "", 2, []string{"migrate", "sql", "--to", "99"}, "--to: there is no version 99")
 	sweepFails(t, "", 2, []string{"migrate", "sql", "--from", "99"}, "--from: there is no version 99")
 }

@@ -11,12 +11,12 @@ import (
 
 // globalFlags are the flags of every command.
 type globalFlags struct {
-	DatabaseURL string `name:"database-url" placeholder:"URL" env:"SWEEP_DATABASE_URL,DATABASE_URL" help:"postgres:// URL or keyword=value pairs. What it leaves out comes from PGHOST, PGPORT, PGUSER, PGPASSWORD and the other PG variables."`
-	LogLevel    string `enum:"debug,info,warn,error" default:"info" help:"Least level of what is logged: ${enum}."`
-	LogFormat   string `enum:"text,json" default:"text" help:"Form of logs and errors: ${enum}."`
+	DatabaseURL string `name:"database-url" placeholder:"URL" env:"SWEEP_DATABASE_URL,DATABASE_URL" help:"Where the database is: a postgres:// URL, or keyword=value pairs. What is left out of it comes from PGHOST, PGPORT, PGUSER, PGPASSWORD and the other PG variables."`
+	LogLevel    string `enum:"debug,info,warn,error" default:"info" help:"Log lines of this level and above: ${enum}."`
+	LogFormat   string `enum:"text,json" default:"text" help:"Format of log lines and errors: ${enum}."`
 }
 
-// app is what a command works with.
+// app is the process around a command: its streams, its log, and the global flags.
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -24,10 +24,10 @@ type app struct {
 	command        string       // "migrate up"
 	databaseURL    string       // may hold a password: never printed
 	jsonLog        bool
-	args           []string // of the command line: connection strings among them are not printed
+	args           []string // the command line; errors leave out connection strings in it
 }
 
-// setUp takes over what the command line says. command is the chosen command as kong
+// setUp takes over the global flags. command is the chosen command as kong
 // gives it, with its arguments: "why <key>".
 func (a *app) setUp(flags globalFlags, command string) {
 	name, _, _ := strings.Cut(command, " <")
@@ -35,14 +35,14 @@ func (a *app) setUp(flags globalFlags, command string) {
 	a.databaseURL = flags.DatabaseURL
 	a.jsonLog = flags.LogFormat == "json"
 	a.log = newLogger(a.stderr, flags.LogLevel, flags.LogFormat)
-	log.SetFlags(0) // net/http writes to the log of the process
+	log.SetFlags(0) // net/http writes to the standard log
 	log.SetOutput(libraryLog{a.log})
 }
 
-// newLogger makes the logger of a process. Both formats quote control characters.
+// newLogger makes the logger of the process. Both formats quote control characters.
 func newLogger(w io.Writer, level, format string) *slog.Logger {
 	var least slog.Level
-	if err := least.UnmarshalText([]byte(level)); err != nil { // the command line allows no other
+	if err := least.UnmarshalText([]byte(level)); err != nil { // kong has checked the level
 		least = slog.LevelInfo
 	}
 	options := &slog.HandlerOptions{Level: least}

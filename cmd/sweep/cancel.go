@@ -10,17 +10,17 @@ import (
 )
 
 type cancelCmd struct {
-	Keys      []string `arg:"" optional:"" name:"key" help:"Dispatch keys."`
-	Namespace string   `placeholder:"NAMESPACE" env:"SWEEP_CANCEL_NAMESPACE" help:"Every message of this namespace that is not settled."`
-	Max       int64    `placeholder:"N" env:"SWEEP_CANCEL_MAX" help:"At most so many of the namespace."`
-	Yes       bool     `short:"y" env:"SWEEP_CANCEL_YES" help:"Do not ask before a namespace is cancelled."`
+	Keys      []string `arg:"" optional:"" name:"key" help:"Dispatch keys of the messages to cancel."`
+	Namespace string   `placeholder:"NAMESPACE" env:"SWEEP_CANCEL_NAMESPACE" help:"Cancel every message of this namespace that is pending or claimed."`
+	Max       int64    `placeholder:"N" env:"SWEEP_CANCEL_MAX" help:"Most messages of the namespace to cancel; without it, all."`
+	Yes       bool     `short:"y" env:"SWEEP_CANCEL_YES" help:"Cancel the namespace without asking."`
 	jsonFlag
 }
 
 func (cancelCmd) Help() string {
-	return `Pending messages are settled as cancelled, and claimed ones too: their delivery may go on, but its outcome no longer counts. A redrive by key brings them back. The exit code is 1 where a key names no message, or one that was settled otherwise.
+	return `Settles messages as cancelled. A message that is claimed may still be delivered, but the outcome no longer counts. "sweep redrive KEY" makes a cancelled message pending again. The exit code is 1 when a key names no message, or a message that is done or failed.
 
-A namespace is cancelled in chunks, each a transaction; pause it first where its messages should not be served in between.
+The messages of a namespace are cancelled in chunks, each in a transaction of its own. Pause the namespace first if none of its messages may be claimed meanwhile. The command asks before it cancels a namespace; without a terminal it needs --yes.
 
 Examples:
 
@@ -29,13 +29,13 @@ Examples:
     sweep cancel --namespace acme --max 10000`
 }
 
-// Validate wants keys or a namespace.
+// Validate demands keys or a namespace, and not both.
 func (c *cancelCmd) Validate() error {
 	switch {
 	case len(c.Keys) > 0 && c.Namespace != "":
-		return errors.New("<key> and --namespace exclude each other")
+		return errors.New("<key> and --namespace exclude each other: give one of them")
 	case len(c.Keys) == 0 && c.Namespace == "":
-		return errors.New("name a <key>, or --namespace")
+		return errors.New("give a <key> or more, or --namespace")
 	case c.Max > 0 && c.Namespace == "":
 		return errors.New("--max goes with --namespace")
 	case slices.Contains(c.Keys, ""):
@@ -67,7 +67,7 @@ func (c *cancelCmd) Run(ctx context.Context, a *app) error {
 	return a.printKeys(r.Keys, c.JSON, r, "cancelled", "cancelled")
 }
 
-// cancelKeys gives an answer for each key, in their order.
+// cancelKeys cancels messages, and returns a result for each key in their order.
 func cancelKeys(ctx context.Context, tx pgx.Tx, keys []string) ([]keyResult, error) {
 	rows, err := tx.Query(ctx, `select c.dispatch_key, c.was from outbox.cancel($1::text[]) as c`, keys)
 	if err != nil {
@@ -98,7 +98,7 @@ func cancelKeys(ctx context.Context, tx pgx.Tx, keys []string) ([]keyResult, err
 	return out, nil
 }
 
-// namespace cancels a namespace's messages in chunks.
+// namespace cancels the messages of a namespace in chunks.
 func (c *cancelCmd) namespace(ctx context.Context, a *app) error {
 	if err := a.confirm(ctx, c.Yes, fmt.Sprintf("cancel all that is pending and claimed of namespace %q", c.Namespace)); err != nil {
 		return err

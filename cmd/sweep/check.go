@@ -12,16 +12,16 @@ import (
 )
 
 type checkCmd struct {
-	Newest  *int64        `placeholder:"N" env:"SWEEP_CHECK_NEWEST" help:"Only the messages with the last so many ids, and not the indexes of the large tables."`
-	Max     int           `default:"100" env:"SWEEP_CHECK_MAX" help:"Most violations of each kind to show one by one (default ${default})."`
+	Newest  *int64        `placeholder:"N" env:"SWEEP_CHECK_NEWEST" help:"Check only the messages with the last N ids, and skip the indexes of the large tables."`
+	Max     int           `default:"100" env:"SWEEP_CHECK_MAX" help:"Most violations of each kind to list (default ${default})."`
 	Timeout time.Duration `default:"10m" env:"SWEEP_CHECK_TIMEOUT" help:"Give up after this long (default ${default})."`
 	jsonFlag
 }
 
 func (checkCmd) Help() string {
-	return `Audits the outbox: everything guaranteed that SQL can check, in one snapshot, also under traffic and on a standby. A row for each violation; the exit code is 1 where there is one, 0 where there is none. Rows of "advice" are no violations.
+	return `Audits the outbox: checks every guarantee that SQL can check, in one snapshot. It can run under traffic and on a standby. Prints a row for each violation; the exit code is 1 when there is one, 0 when there is none. A row whose guarantee is "advice" is no violation: all holds, but could be safer.
 
-It reads every table and index from end to end, payloads aside, and holds vacuum back meanwhile. --newest is the quick one for a large backlog.
+The audit reads every table and index from end to end, except payloads, and while it runs vacuum cannot remove rows that died since it began. On a large backlog --newest is quicker.
 
 Examples:
 
@@ -30,7 +30,7 @@ Examples:
     sweep check --json | jq '.[] | select(.guarantee == "INV-4")'`
 }
 
-// Validate refuses what checks nothing.
+// Validate checks the values.
 func (c *checkCmd) Validate() error {
 	switch {
 	case c.Newest != nil && *c.Newest < 1:
@@ -44,16 +44,16 @@ func (c *checkCmd) Validate() error {
 }
 
 type violation struct {
-	Guarantee string `json:"guarantee"` // "INV-4", "rights", or advice
+	Guarantee string `json:"guarantee"` // "INV-4", "rights", "advice"
 	Subject   string `json:"subject"`
 	Detail    string `json:"detail"`
 	Hint      string `json:"hint"`
 }
 
-// advice is the guarantee of a row that is no violation: all holds, and could be safer.
+// advice is the guarantee of a row that is no violation: all holds, but could be safer.
 const advice = "advice"
 
-// Run prints the violations; it fails where there is one.
+// Run prints the violations, and returns an error where there is one.
 func (c *checkCmd) Run(ctx context.Context, a *app) error {
 	var found []violation
 	err := a.withConn(ctx, func(conn *pgx.Conn) error {
@@ -81,16 +81,16 @@ func (c *checkCmd) Run(ctx context.Context, a *app) error {
 	return err
 }
 
-// explain says what to do about an audit that took too long.
+// explain adds a hint to the error of an audit that took too long.
 func (c *checkCmd) explain(ctx context.Context, err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "57014" && ctx.Err() == nil { // query_canceled
-		return withHint(err, "It reads everything there is: give it a longer --timeout, or check the last messages with --newest.")
+		return withHint(err, "The audit reads whole tables: give it a longer --timeout, or check only the newest messages with --newest.")
 	}
 	return err
 }
 
-// printViolations prints a table, and below it each kind's hint once.
+// printViolations prints a table, with each hint once below the rows that it is for.
 func printViolations(a *app, found []violation) error {
 	if len(found) == 0 {
 		return a.printf("No violation found.")

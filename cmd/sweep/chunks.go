@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// chunkRows is how many messages one transaction of a long command changes: locks
-// are held for moments only, and stopping loses little.
+// chunkRows is how many messages one transaction of a long command changes: few, so that
+// locks are held for a short time, and a stop loses little.
 const chunkRows = 1000
 
 // checkMax checks the flag --max of a command that works in chunks.

@@ -11,40 +11,42 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// commands is the command line. Each command stands in a file of its own and has a
-// method Run(context.Context, *app) error. No other file names this one's identifiers
-// but main.go: what commands share stands in files below them.
+// commands is the command line. Each command has a file of its own and a method
+// Run(context.Context, *app) error. Only main.go uses this file: what commands share is
+// in files that they use.
 type commands struct {
 	globalFlags
 	ShowVersion versionFlag `name:"version" short:"V" env:"-" help:"Show the version of this program."`
 
-	Migrate migrateCmd `cmd:"" help:"Install the schema, bring it up to date, or take it back."`
-	Enqueue enqueueCmd `cmd:"" help:"Enqueue messages from NDJSON."`
-	Once    onceCmd    `cmd:"" help:"Deliver what is due, and end: for cron."`
-	Run     runCmd     `cmd:"" help:"Claim and deliver until told to stop."`
-	Status  statusCmd  `cmd:"" help:"Show backlog, nodes, what is paused and what keeps dead rows alive."`
-	Nodes   nodesCmd   `cmd:"" help:"Show which nodes live, and which shards each owns."`
-	Explain explainCmd `cmd:"" help:"Show what a claim would do now, and why."`
-	Why     whyCmd     `cmd:"" help:"Show where one message stands, and what holds it back."`
+	Migrate migrateCmd `cmd:"" help:"Install the schema, upgrade it, or take it back."`
+	Enqueue enqueueCmd `cmd:"" help:"Enqueue messages from NDJSON: one message a line."`
+	Once    onceCmd    `cmd:"" help:"Deliver the messages that are due, and end: for cron."`
+	Run     runCmd     `cmd:"" help:"Claim and deliver messages until told to stop."`
+	Status  statusCmd  `cmd:"" help:"Show the backlog, the nodes, the pauses, and what keeps vacuum from removing dead rows."`
+	Nodes   nodesCmd   `cmd:"" help:"Show which nodes are alive, and which shards each owns."`
+	Explain explainCmd `cmd:"" help:"Show what a claim would take now, and why."`
+	Why     whyCmd     `cmd:"" help:"Show the state of one message, and what holds it back."`
 	Check   checkCmd   `cmd:"" help:"Audit the outbox: every guarantee that SQL can check."`
-	Quota   quotaCmd   `cmd:"" help:"Show or set a namespace's quota."`
-	Pause   pauseCmd   `cmd:"" help:"Hold a namespace, a route, or everything."`
-	Resume  resumeCmd  `cmd:"" help:"Take a pause back."`
-	Cancel  cancelCmd  `cmd:"" help:"Cancel messages."`
-	Redrive redriveCmd `cmd:"" help:"Bring failed messages back."`
-	Prune   pruneCmd   `cmd:"" help:"Delete old settled messages."`
+	Quota   quotaCmd   `cmd:"" help:"Show or set the quota of a namespace."`
+	Pause   pauseCmd   `cmd:"" help:"Pause a namespace, a route, or everything."`
+	Resume  resumeCmd  `cmd:"" help:"End a pause."`
+	Cancel  cancelCmd  `cmd:"" help:"Cancel messages that are pending or claimed."`
+	Redrive redriveCmd `cmd:"" help:"Make failed or cancelled messages pending again."`
+	Prune   pruneCmd   `cmd:"" help:"Delete messages that were settled long ago."`
 	Version versionCmd `cmd:"" help:"Show the version of this program."`
 	Help    helpCmd    `cmd:"" help:"Show help for a command."`
 }
 
-const description = `Runs and looks after a fair, multi-tenant outbox inside PostgreSQL.
+const description = `Runs and operates a fair, multi-tenant outbox inside PostgreSQL.
 
-Every flag can be given as the environment variable in parentheses; the flag wins.
+A namespace is a tenant. A route is one task queue of one namespace. A node is a process that claims messages and delivers them. A message is pending, then claimed, and settled in the end: done, failed or cancelled.
+
+A flag can also be given as the environment variable in parentheses; the flag wins.
 
 The exit code is 0 when the work is done, 1 when it failed or was cut short, and 2 when the command line or an argument is wrong; nothing was done then.`
 
-// run is the whole program. ctx ends when it is asked to stop. Environment variables
-// are those of the process: PG* are read deep inside of pgx.
+// run is the whole program, and returns its exit code. ctx ends when the program is asked
+// to stop. The environment is that of the process: pgx reads the PG variables by itself.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	var line commands
 	app := &app{args: args, stdin: stdin, stdout: stdout, stderr: stderr}
@@ -72,8 +74,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return app.fail(asUsage(parser, err))
 }
 
-// asUsage turns an error of kong about the command line into one of usage, with a hint
-// at the help of the command that was meant. Other errors stay as they are.
+// asUsage makes a usageError of kong's error about the command line. Its hint names the
+// help of the command that was meant. Other errors stay as they are.
 func asUsage(parser *kong.Kong, err error) error {
 	var parseErr *kong.ParseError
 	if !errors.As(err, &parseErr) || errors.Is(err, errPrint) {
@@ -94,8 +96,8 @@ func asUsage(parser *kong.Kong, err error) error {
 	return &usageError{err: err, hint: help + " --help shows how it is used."}
 }
 
-// unknownCommand says of a word that is no command what kong says of it as an argument,
-// and knows the words that are commands behind another one: "up" is "migrate up".
+// unknownCommand rewords kong's "unexpected argument" for a word in the place of a
+// command. For the name of a subcommand it suggests the whole: "migrate up" for "up".
 func unknownCommand(app *kong.Application, err error) error {
 	rest, ok := strings.CutPrefix(err.Error(), "unexpected argument ")
 	if !ok {

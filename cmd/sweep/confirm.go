@@ -11,8 +11,8 @@ import (
 	"golang.org/x/term"
 )
 
-// confirm lets a person think again about what a command would do, unless yes says
-// that it is meant. Where there is no terminal to ask on, only yes will do.
+// confirm asks the person at the terminal before a command does what cannot be undone. It
+// returns nil for yes. With yes set it does not ask; without a terminal yes must be set.
 func (a *app) confirm(ctx context.Context, yes bool, what string) error {
 	if yes {
 		return nil
@@ -22,7 +22,7 @@ func (a *app) confirm(ctx context.Context, yes bool, what string) error {
 	}
 	fmt.Fprintf(a.stderr, "This will %s. Go on? [y/N] ", visible(what))
 	answer := make(chan string, 1)
-	go func() { // ends with the process: a read from a terminal cannot be called off
+	go func() { // ends with the process: a read from a terminal cannot be interrupted
 		line, _ := bufio.NewReader(a.stdin).ReadString('\n')
 		answer <- strings.ToLower(strings.TrimSpace(line))
 	}()

@@ -20,12 +20,12 @@ import (
 
 const (
 	connectTimeout = 10 * time.Second // where the connection string names none
-	cancelGrace    = 5 * time.Second  // for the server to answer a cancel request
-	pingTimeout    = 3 * time.Second  // of a pooled connection that was idle: one that does not answer is replaced
-	closeTimeout   = 3 * time.Second  // for a pool; a connection that is lost would take longer
+	cancelGrace    = 5 * time.Second  // how long the server has to answer a cancel request
+	pingTimeout    = 3 * time.Second  // for an idle connection of the pool to answer; else it is replaced
+	closeTimeout   = 3 * time.Second  // for a pool to close; a lost connection would take longer
 )
 
-// withConn runs do on one connection to a database that has the schema.
+// withConn connects, checks the schema, and runs do on the connection.
 func (a *app) withConn(ctx context.Context, do func(conn *pgx.Conn) error) error {
 	pool, err := a.poolConfig("")
 	if err != nil {
@@ -47,9 +47,8 @@ func (a *app) withConn(ctx context.Context, do func(conn *pgx.Conn) error) error
 	return do(conn)
 }
 
-// openPool opens a pool of at most size connections to a database that has the
-// schema. node stands in their application_name beside the command. Errors of what
-// runs on it are made clear by fail.
+// openPool opens a pool of at most size connections, and checks the schema. The
+// application_name of the connections names the command and the node.
 func (a *app) openPool(ctx context.Context, node string, size int32) (*pgxpool.Pool, error) {
 	config, err := a.poolConfig(node)
 	if err != nil {
@@ -87,15 +86,16 @@ func (a *app) poolConfig(node string) (*pgxpool.Config, error) {
 	if err := connstring.Apply(config.ConnConfig); err != nil {
 		return nil, dsnError(err)
 	}
-	// Passwords and certificates are rotated while a node runs: their files are read again.
+	// Passwords and certificates change while a node runs: each new connection reads their
+	// files again.
 	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
-		if fresh, err := connstring.Config(text); err == nil { // else what was there may still do
+		if fresh, err := connstring.Config(text); err == nil { // else the old ones may still be good
 			c.Password, c.TLSConfig, c.Fallbacks = fresh.Password, fresh.TLSConfig, fresh.Fallbacks
 		}
 		return nil
 	}
-	// No prepared statement outlives a call, so that poolers in transaction mode are no
-	// obstacle. What a role has set must not change what is read or written: see pins, and
+	// No prepared statement outlives a call: a pooler in transaction mode would lose it.
+	// Settings of the role must not change what is read or written: see pins, and
 	// driver/session.go.
 	switch config.ConnConfig.DefaultQueryExecMode {
 	case pgx.QueryExecModeCacheStatement, pgx.QueryExecModeDescribeExec:
@@ -115,7 +115,7 @@ func (a *app) poolConfig(node string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// closePool closes a pool, but does not wait for connections that are lost.
+// closePool closes a pool, but waits for lost connections no longer than closeTimeout.
 func closePool(pool *pgxpool.Pool) {
 	closed := make(chan struct{})
 	go func() {
@@ -128,7 +128,7 @@ func closePool(pool *pgxpool.Pool) {
 	}
 }
 
-// dsnError is an error of the command line.
+// dsnError makes a usageError of an error about the connection string.
 func dsnError(err error) error {
 	var refused *connstring.Error
 	if errors.As(err, &refused) {
@@ -137,8 +137,8 @@ func dsnError(err error) error {
 	return &usageError{err: err}
 }
 
-// connectError says in one line where a connection was tried, as whom, and what came
-// of it.
+// connectError says in one line to which address sweep tried to connect, as which user,
+// and why that failed.
 func connectError(ctx context.Context, config *pgx.ConnConfig, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("connect: %w", context.Cause(ctx))
@@ -159,7 +159,7 @@ func addresses(config *pgx.ConnConfig) string {
 		if strings.HasPrefix(host, "/") { // the folder of a Unix socket
 			at = fmt.Sprintf("%s port %d", host, port)
 		}
-		if len(all) == 0 || all[len(all)-1] != at { // the same one with and without TLS
+		if len(all) == 0 || all[len(all)-1] != at { // pgx tries each address with and without TLS
 			all = append(all, at)
 		}
 	}
@@ -180,7 +180,7 @@ func connectCause(err error) (cause, hint string) {
 		case "3D000":
 			hint = "Create the database first, or name another one."
 		case "42704", "22023", "08P01":
-			hint = "Is a parameter in the connection settings misspelt, or one that a pooler does not take?"
+			hint = "Is a parameter in the connection settings misspelt, or refused by a pooler?"
 		case "53300":
 			hint = "Raise max_connections, or put a pooler in front."
 		case "57P03":
@@ -196,7 +196,7 @@ func connectCause(err error) (cause, hint string) {
 	case errors.As(err, &op):
 		return op.Err.Error(), where
 	}
-	for { // the innermost says it shortest
+	for { // the innermost error is the shortest
 		inner := errors.Unwrap(err)
 		if inner == nil {
 			return err.Error(), where

@@ -12,7 +12,7 @@ const (
 	exitUsage  = 2
 )
 
-// usageError is an error of the command line, not of the work: exit code 2.
+// usageError says that the command line or an argument is wrong. The exit code is 2.
 type usageError struct {
 	err  error
 	hint string // what to do about the error; may be empty
@@ -35,7 +35,7 @@ func usage(format string, args ...any) error {
 	return &usageError{err: fmt.Errorf(format, args...)}
 }
 
-// hintError is an error with a hint: what to do about the error.
+// hintError is an error with a hint, which says what to do about the error.
 type hintError struct {
 	err  error
 	hint string

@@ -11,16 +11,16 @@ import (
 )
 
 type explainCmd struct {
-	Node     string        `default:"explain" help:"As which node; one that never claimed starts where the last claim of any node stopped (default ${default})."`
-	Shards   shards.Choice `default:"all" placeholder:"0-7,12" help:"On which shards: all (the default), auto for those that --node owns, or a list."`
-	Batch    int           `default:"100" help:"Most rows (default ${default})."`
-	MaxBytes *int64        `placeholder:"BYTES" env:"SWEEP_EXPLAIN_MAX_BYTES" help:"End with the row that reaches this many bytes of payload."`
-	Only     *string       `placeholder:"NAMESPACE" env:"SWEEP_EXPLAIN_ONLY" help:"Answer for this namespace alone, wherever the walk stands."`
+	Node     string        `default:"explain" help:"Plan the next claim of this node: it starts where the last claim of the node stopped, or for a name that never claimed, where the last claim of any node did (default ${default})."`
+	Shards   shards.Choice `default:"all" placeholder:"0-7,12" help:"Shards to claim from: all (the default), auto for those that --node owns, or a list."`
+	Batch    int           `default:"100" help:"Most messages of the claim (default ${default})."`
+	MaxBytes *int64        `placeholder:"BYTES" env:"SWEEP_EXPLAIN_MAX_BYTES" help:"End the claim with the message that brings it to this many bytes of payload."`
+	Only     *string       `placeholder:"NAMESPACE" env:"SWEEP_EXPLAIN_ONLY" help:"Plan for this namespace alone, whether or not the claim would come to it."`
 	jsonFlag
 }
 
 func (explainCmd) Help() string {
-	return `Runs the plan of a claim without claiming: it writes nothing and takes no lock. A row for each namespace that the claim would come to, in its order.
+	return `Plans a claim and prints the plan: it claims nothing, writes nothing and takes no lock. Prints a row for each namespace that the claim would visit, in the order of the visits. HEADROOM is how many more messages of the namespace may be claimed (CEILING less CLAIMED). The claim would take PASS 1 messages as the namespace's slice, and then PASS 2 of what the slices leave of the batch.
 
 Examples:
 
@@ -30,7 +30,7 @@ Examples:
     sweep explain --shards 0-7 --batch 500 --json`
 }
 
-// Validate refuses what no outbox could use.
+// Validate checks the values.
 func (c *explainCmd) Validate() error {
 	if c.Batch < 1 {
 		return fmt.Errorf("--batch must be 1 or more, not %d", c.Batch)
@@ -42,7 +42,7 @@ func (c *explainCmd) Validate() error {
 }
 
 type explainRow struct {
-	Namespace *string `json:"namespace"` // null: about the claim as a whole
+	Namespace *string `json:"namespace"` // null: the row is about the claim as a whole
 	Due       *int64  `json:"due"`
 	Claimed   *int32  `json:"claimed"`
 	Quota     *int32  `json:"quota"`
@@ -79,14 +79,14 @@ func (c *explainCmd) Run(ctx context.Context, a *app) error {
 	return printPlan(a, plan)
 }
 
-// shards are those to explain a claim on; nil for all.
+// shards returns the shards to claim from; nil is all.
 func (c *explainCmd) shards(ctx context.Context, tx pgx.Tx) (list []int32, err error) {
 	if !c.Shards.Auto {
 		return c.Shards.List, nil
 	}
 	err = tx.QueryRow(ctx, `select n.shards from outbox.nodes as n where n.node = $1::text and n.live`, c.Node).Scan(&list)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, withHint(fmt.Errorf("there is no live node %q", c.Node), "--node names one of those that 'sweep nodes' shows.")
+		return nil, withHint(fmt.Errorf("there is no live node %q", c.Node), "Give --node the name of a node that 'sweep nodes' shows as live.")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the node's shards: %w", err)

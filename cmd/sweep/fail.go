@@ -11,8 +11,8 @@ import (
 	"github.com/fairclaim/fairclaim/driver"
 )
 
-// fail prints the error with which a command ended, and its hint, and returns the exit
-// code. Of nil it prints nothing.
+// fail prints the error with which a command ended, and the error's hint, and returns the
+// exit code. For nil it prints nothing.
 func (a *app) fail(err error) int {
 	if err == nil {
 		return exitDone
@@ -26,7 +26,7 @@ func (a *app) fail(err error) int {
 	}
 	var pg *pgconn.PgError
 	text := err.Error()
-	if errors.As(err, &pg) && strings.HasPrefix(pg.Code, "OB") { // raised for a person to read
+	if errors.As(err, &pg) && strings.HasPrefix(pg.Code, "OB") { // raised by functions of the outbox, for a person to read
 		text = strings.Replace(text, pg.Error(), pg.Message, 1)
 	}
 	text = a.hide(text)
@@ -51,8 +51,8 @@ func (a *app) fail(err error) int {
 	return code
 }
 
-// hide takes out of an error what looks like a connection string: a wrong argument or a
-// wrong value of a flag is repeated in the error, and may be one.
+// hide replaces connection strings in the text of an error. Errors repeat wrong arguments
+// and wrong values of flags, and each of them may be a connection string.
 func (a *app) hide(text string) string {
 	for _, arg := range append([]string{a.databaseURL}, a.args...) {
 		_, value, _ := strings.Cut(arg, "=")
@@ -81,9 +81,9 @@ func (a *app) explainError(err error) error {
 	case "42501": // insufficient_privilege
 		return withHint(err, "%s", a.missingRight())
 	case "3F000", "42883", "42P01", "42703": // no such schema, function, table, column
-		return withHint(err, `The schema is not the one that this sweep is made for: see "sweep migrate version".`)
+		return withHint(err, `The schema outbox is not of the version that this sweep needs: see "sweep migrate version".`)
 	case "25006": // read_only_sql_transaction
-		return withHint(err, "This server takes no changes: it is a standby, or default_transaction_read_only is on.")
+		return withHint(err, "This server takes no changes: it is a standby, or default_transaction_read_only is on. Connect to the primary.")
 	}
 	if pg.Hint != "" {
 		return withHint(err, "%s", pg.Hint)
@@ -91,17 +91,17 @@ func (a *app) explainError(err error) error {
 	return err
 }
 
-// missingRight says who can give the role the right that this command lacks.
+// missingRight says who can grant the right that this command needs.
 func (a *app) missingRight() string {
 	command, _, _ := strings.Cut(a.command, " ")
 	grant := "grant_operator"
 	switch command {
 	case "migrate":
-		return "Run it as the role that owns the schema; to install one, as the owner of the database, or have that one: grant create on database ... to this role."
+		return "Connect as the role that owns the schema outbox. To install the schema, connect as the owner of the database, or let the owner run: grant create on database ... to ROLE."
 	case "enqueue":
 		grant = "grant_producer"
 	case "once", "run":
 		grant = "grant_worker"
 	}
-	return fmt.Sprintf("The owner of the schema gives the right to it, and again after an upgrade: select outbox.%s('role').", grant)
+	return fmt.Sprintf("The owner of the schema outbox can grant the right, and must do so again after an upgrade: select outbox.%s('ROLE').", grant)
 }

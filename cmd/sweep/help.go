@@ -7,12 +7,12 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// errShown ends the reading of a command line that asked for a text (--help,
-// --version): the text has been printed, and no command runs.
+// errShown ends the parsing of a command line with --help or --version: the text has been
+// printed, and no command runs.
 var errShown = errors.New("the text that was asked for has been printed")
 
-// showHelp prints help. kong would end the process after --help; an error from the
-// printer of the help comes first, and kong.Parse returns it.
+// showHelp prints the help of a command. By itself, kong ends the process after --help;
+// it does not where the function that prints the help returns an error.
 func showHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	if err := kong.DefaultHelpPrinter(options, ctx); err != nil {
 		return printError(err)
@@ -21,11 +21,11 @@ func showHelp(options kong.HelpOptions, ctx *kong.Context) error {
 }
 
 type helpCmd struct {
-	Command []string `arg:"" optional:"" help:"The command, such as run or migrate up; without it, help for sweep as a whole."`
+	Command []string `arg:"" optional:"" help:"The command, for example run, or migrate up. Without it, help for sweep as a whole."`
 }
 
 func (helpCmd) Help() string {
-	return `The same as --help behind the command.
+	return `Prints what --help behind the command prints.
 
 Examples:
 

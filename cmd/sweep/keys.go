@@ -8,13 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// found is a message as a look-up by key finds it.
+// found is a message that was looked up by its key.
 type found struct {
 	id     int64
 	status string
 }
 
-// findKeys looks messages up by their keys; those that do not exist are left out.
+// findKeys looks up messages by their keys. Keys that no message has are left out.
 func findKeys(ctx context.Context, tx pgx.Tx, keys []string) (map[string]found, error) {
 	if len(keys) == 0 {
 		return nil, nil
@@ -30,7 +30,7 @@ func findKeys(ctx context.Context, tx pgx.Tx, keys []string) (map[string]found, 
 	all := make(map[string]found, len(keys))
 	var key string
 	var id int64
-	var status *string // null for a moment, while the message moves
+	var status *string // null for a moment, while the message moves to another table
 	_, err = pgx.ForEachRow(rows, []any{&key, &id, &status}, func() error {
 		f := found{id: id, status: "moving"}
 		if status != nil {
@@ -45,7 +45,7 @@ func findKeys(ctx context.Context, tx pgx.Tx, keys []string) (map[string]found, 
 	return all, nil
 }
 
-// keyResult is what became of one key.
+// keyResult is the result for one key.
 type keyResult struct {
 	Key string `json:"key"`
 	Was string `json:"was"` // the message's state before; "unknown" where there is none
@@ -73,8 +73,8 @@ func (a *app) changeKeys(ctx context.Context, keys []string, change func(context
 	return all, err
 }
 
-// printKeys prints what became of each key, as a table or as result: now is the state
-// of those that are OK. Where one is not, that is an error.
+// printKeys prints the result for each key, as a table, or result as JSON. now is the
+// state of the keys that are OK. Where a key is not OK, it returns an error.
 func (a *app) printKeys(keys []keyResult, asJSON bool, result any, now, verb string) error {
 	if asJSON {
 		if err := a.printJSON(result); err != nil {

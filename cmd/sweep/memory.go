@@ -12,17 +12,18 @@ import (
 // defaultBudget is the byte budget where memory is not short.
 const defaultBudget = 64 << 20
 
-// Of the memory that a container may use, the garbage collector is held to nine tenths, for
-// what it does not count, and payloads in flight to a quarter: each is there once as it is
-// read and once as it is sent, and what was delivered waits for the collector.
+// Shares of the memory that the container may use. The garbage collector keeps its heap
+// below nine tenths: the rest is for memory that it does not count. Payloads in flight may
+// fill a quarter: each payload is in memory twice, as it was read and as it is sent, and
+// delivered payloads wait for the collector.
 const (
 	collectorShare = 0.9
 	budgetShare    = 0.25
 )
 
-// fitMemory returns the byte budget, given or by default, and keeps the garbage collector
-// below the memory limit of this process's container, where it has one and GOMEMLIMIT does
-// not say otherwise: a process that is killed for its memory settles nothing.
+// fitMemory returns the byte budget: the given one, or for 0 the default. Where the
+// container has a memory limit and GOMEMLIMIT is not set, it keeps the garbage collector
+// below that limit: a process that is killed for its memory settles no message.
 func fitMemory(a *app, budget byteSize) byteSize {
 	limit, err := memlimit.FromCgroup()
 	if err != nil || limit == 0 || limit >= 1<<62 {
@@ -36,7 +37,7 @@ func fitMemory(a *app, budget byteSize) byteSize {
 	case budget == 0:
 		budget = min(defaultBudget, share)
 	case budget > 2*share:
-		a.log.Warn("--budget is more than half of the memory that this process may use: it may be killed when payloads fill it",
+		a.log.Warn("--budget is more than half of the memory that this process may use: the system may kill the process when payloads fill the budget",
 			"budget", units.BytesSize(float64(budget)), "memory_limit", units.BytesSize(float64(limit)))
 	}
 	return budget

@@ -15,10 +15,10 @@ import (
 )
 
 type migrateCmd struct {
-	Up      migrateUpCmd      `cmd:"" help:"Install what is missing."`
+	Up      migrateUpCmd      `cmd:"" help:"Install the schema, or upgrade it."`
 	Down    migrateDownCmd    `cmd:"" help:"Take migrations back. This can delete all messages."`
-	Version migrateVersionCmd `cmd:"" help:"Show which version is installed, and which is the newest."`
-	SQL     migrateSQLCmd     `cmd:"" name:"sql" help:"Print the statements, for a migrator of your own."`
+	Version migrateVersionCmd `cmd:"" help:"Show the installed version of the schema, and the newest."`
+	SQL     migrateSQLCmd     `cmd:"" name:"sql" help:"Print the SQL, for a migration tool of your own."`
 }
 
 func (migrateCmd) Help() string {
@@ -30,8 +30,8 @@ func (migrateCmd) Help() string {
 }
 
 type migrateFlags struct {
-	LockTimeout duration `default:"5s" env:"SWEEP_MIGRATE_LOCK_TIMEOUT" help:"Give up when a statement waits for other sessions for longer than this (default ${default})."`
-	Wait        duration `default:"1m" env:"SWEEP_MIGRATE_WAIT" help:"How long to wait for another migrator (default ${default})."`
+	LockTimeout duration `default:"5s" env:"SWEEP_MIGRATE_LOCK_TIMEOUT" help:"Give up when a statement waits longer than this for a lock of another session (default ${default})."`
+	Wait        duration `default:"1m" env:"SWEEP_MIGRATE_WAIT" help:"How long to wait while another migration runs (default ${default})."`
 }
 
 func (f migrateFlags) options(a *app) migrations.Options {
@@ -39,8 +39,11 @@ func (f migrateFlags) options(a *app) migrations.Options {
 }
 
 func (f migrateFlags) Validate() error {
-	if f.LockTimeout <= 0 || f.Wait <= 0 {
-		return errors.New("--lock-timeout and --wait must be above 0")
+	switch {
+	case f.LockTimeout <= 0:
+		return fmt.Errorf("--lock-timeout must be above 0, not %v", time.Duration(f.LockTimeout))
+	case f.Wait <= 0:
+		return fmt.Errorf("--wait must be above 0, not %v", time.Duration(f.Wait))
 	}
 	return nil
 }
@@ -52,7 +55,7 @@ type migrateUpCmd struct {
 }
 
 func (migrateUpCmd) Help() string {
-	return `Every migration is one transaction. Run it as often as you like, also from many places at once: one does the work. The role that runs it owns the schema afterwards.
+	return `Each migration runs in a transaction of its own. The command can run again at any time, and in many places at once: one of them does the work. The role that installs the schema owns it.
 
 Examples:
 
@@ -60,8 +63,13 @@ Examples:
     sweep migrate up --to 1`
 }
 
-// Run installs what is missing.
+// Run installs or upgrades the schema.
 func (c *migrateUpCmd) Run(ctx context.Context, a *app) error {
+	if newest, err := newestSchema(); err != nil {
+		return err
+	} else if c.To > newest {
+		return usage("--to: there is no version %d, the newest is %d", c.To, newest)
+	}
 	options := c.options(a)
 	options.To = c.To
 	result, err := migrations.Up(ctx, a.databaseURL, options)
@@ -69,16 +77,16 @@ func (c *migrateUpCmd) Run(ctx context.Context, a *app) error {
 }
 
 type migrateDownCmd struct {
-	Steps *int  `xor:"target" placeholder:"N" env:"SWEEP_MIGRATE_STEPS" help:"How many migrations to take back; without it, one."`
-	To    *uint `xor:"target" placeholder:"VERSION" env:"SWEEP_MIGRATE_DOWN_TO" help:"Go down to this version instead; 0 takes everything back."`
-	All   bool  `xor:"target" env:"SWEEP_MIGRATE_DOWN_ALL" help:"Take everything back, and with it every message."`
-	Yes   bool  `short:"y" env:"SWEEP_MIGRATE_YES" help:"Do it without asking."`
+	Steps *int  `xor:"target" placeholder:"N" env:"SWEEP_MIGRATE_STEPS" help:"How many migrations to take back (default 1)."`
+	To    *uint `xor:"target" placeholder:"VERSION" env:"SWEEP_MIGRATE_DOWN_TO" help:"Take back all migrations above this version; 0 takes everything back."`
+	All   bool  `xor:"target" env:"SWEEP_MIGRATE_DOWN_ALL" help:"Take everything back. This deletes every message."`
+	Yes   bool  `short:"y" env:"SWEEP_MIGRATE_YES" help:"Take back without asking."`
 	migrateFlags
 	jsonFlag
 }
 
 func (migrateDownCmd) Help() string {
-	return `Takes one migration back, or what the flags say. It says what that is, and asks; without a terminal it needs --yes. With --all every message is deleted; the empty schema stays.
+	return `Takes back the last migration, or as many as the flags say. It names them and asks first; without a terminal it needs --yes. --all and --to 0 delete every message; the empty schema stays.
 
 Examples:
 
@@ -87,7 +95,7 @@ Examples:
     sweep migrate down --all --yes`
 }
 
-// Validate refuses numbers of steps that go nowhere.
+// Validate checks the number of steps.
 func (c *migrateDownCmd) Validate() error {
 	if c.Steps != nil && *c.Steps < 1 {
 		return fmt.Errorf("--steps must be 1 or more, not %d", *c.Steps)
@@ -147,6 +155,13 @@ func downText(back []migrations.Migration, everything bool) string {
 
 type migrateVersionCmd struct{ jsonFlag }
 
+func (migrateVersionCmd) Help() string {
+	return `Examples:
+
+    sweep migrate version
+    sweep migrate version --json | jq .installed`
+}
+
 type migrateStatus struct {
 	Version   uint `json:"version"`
 	Latest    uint `json:"latest"`
@@ -154,7 +169,7 @@ type migrateStatus struct {
 	Dirty     bool `json:"dirty"`
 }
 
-// Run shows what is installed.
+// Run shows the installed version.
 func (c *migrateVersionCmd) Run(ctx context.Context, a *app) error {
 	s, err := migrations.Version(ctx, a.databaseURL)
 	if err != nil && !errors.Is(err, migrations.ErrNewerSchema) {
@@ -173,18 +188,18 @@ func (c *migrateVersionCmd) Run(ctx context.Context, a *app) error {
 		text = fmt.Sprintf(`version %d: "sweep migrate up" goes to %d`, s.Version, s.Latest)
 	}
 	if s.Dirty {
-		text += "; a run was cut off, and the next one repairs that"
+		text += "; a migration was cut off, and the next one repairs that"
 	}
 	return a.printf("%s", text)
 }
 
 type migrateSQLCmd struct {
-	From uint  `placeholder:"VERSION" default:"0" env:"SWEEP_MIGRATE_SQL_FROM" help:"The version that is there; 0 is nothing (default ${default})."`
-	To   *uint `placeholder:"VERSION" env:"SWEEP_MIGRATE_SQL_TO" help:"The version to go to, up or down; without it, the newest."`
+	From uint  `placeholder:"VERSION" default:"0" env:"SWEEP_MIGRATE_SQL_FROM" help:"The installed version; 0 is nothing (default ${default})."`
+	To   *uint `placeholder:"VERSION" env:"SWEEP_MIGRATE_SQL_TO" help:"The version to migrate to, up or down; without it, the newest."`
 }
 
 func (migrateSQLCmd) Help() string {
-	return `Needs no database. Each migration stands between begin and commit.
+	return `Needs no database. Each migration is printed between begin and commit.
 
 Examples:
 
@@ -192,7 +207,7 @@ Examples:
     sweep migrate sql --from 2 --to 1`
 }
 
-// Run prints the statements.
+// Run prints the SQL.
 func (c *migrateSQLCmd) Run(_ context.Context, a *app) error {
 	newest, err := newestSchema()
 	if err != nil {
@@ -218,7 +233,7 @@ type migrateResult struct {
 	Repaired bool     `json:"repaired"`
 }
 
-// migrated prints what was done, beside an error too.
+// migrated prints which migrations ran, also where one of them failed.
 func (a *app) migrated(ctx context.Context, r migrations.Result, asJSON bool, err error) error {
 	if err != nil && len(r.Ran) == 0 && !r.Repaired {
 		return a.migrateError(ctx, err)
@@ -242,7 +257,8 @@ func (a *app) migrated(ctx context.Context, r migrations.Result, asJSON bool, er
 	return printed
 }
 
-// migrateError makes a failed connection as clear as the other commands do.
+// migrateError adds hints to the errors of a migration, and words a failed connection as
+// the other commands do.
 func (a *app) migrateError(ctx context.Context, err error) error {
 	var refused *pgconn.ConnectError
 	if errors.As(err, &refused) {
@@ -257,9 +273,9 @@ func (a *app) migrateError(ctx context.Context, err error) error {
 	case errors.Is(err, migrations.ErrNewerSchema):
 		return withHint(err, "Use a newer sweep.")
 	case errors.Is(err, migrations.ErrLockTimeout), errors.Is(err, migrations.ErrBusy):
-		return withHint(err, "Nothing was lost: run it again. --lock-timeout and --wait give it more time.")
+		return withHint(err, "Nothing was lost: run the command again. --lock-timeout and --wait give it more time.")
 	case errors.Is(err, migrations.ErrPooler):
-		return withHint(err, "Most services name a direct or session-mode address beside the pooled one, often the same host at port 5432. Everything else of sweep works through the pooler.")
+		return withHint(err, "Connect to the database directly, or to the pooler in session mode: most services offer that at another address, often the same host at port 5432. All other commands of sweep work through the pooler.")
 	case errors.Is(err, migrations.ErrForeignSchema):
 		return withHint(err, "Rename that schema, or install into another database.")
 	}

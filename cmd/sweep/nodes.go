@@ -16,7 +16,9 @@ type nodesCmd struct {
 }
 
 func (nodesCmd) Help() string {
-	return `A row for each node: live ones first, then those that fell silent, which are forgotten after a day, and names that only claim (sweep once, psql). Ages are by the database's clock. A node's shards are its own (fixed) or given to it (auto); shards that no live node owns are named below, only 'sweep once' claims from them.
+	return `Prints a row for each node: first the nodes that are alive, then those whose last heartbeat is longer ago than the setting node_lapse (their rows go after a day), then names under which somebody claims without heartbeats (sweep once, psql). Ages are by the database's clock.
+
+KIND says who chose the shards of a node: the node itself (fixed, by --shards), or the database (auto). The shards that no live node owns stand below the table; only 'sweep once' claims from them.
 
 Examples:
 
@@ -24,10 +26,10 @@ Examples:
     sweep nodes --json | jq '.unowned_shards'`
 }
 
-// nodes are the nodes of an outbox and what they own.
+// nodes are the nodes of an outbox, and the shards that none of them owns.
 type nodes struct {
 	Nodes   []nodeRow `json:"nodes"`
-	Unowned []int32   `json:"unowned_shards"` // by any live node
+	Unowned []int32   `json:"unowned_shards"` // no live node owns them
 }
 
 type nodeRow struct {
@@ -38,7 +40,7 @@ type nodeRow struct {
 	Shards      []int32    `json:"shards"`
 	Paused      *string    `json:"paused"`
 	InFlight    *int64     `json:"in_flight_bytes"`
-	Processes   []string   `json:"processes"` // two, where they use one name
+	Processes   []string   `json:"processes"` // two or more, where they use the same name
 	LastClaimAt *time.Time `json:"last_claim_at"`
 	LastClaimed *int32     `json:"last_claimed"`
 }
@@ -56,7 +58,7 @@ func readNodes(ctx context.Context, tx pgx.Tx, limit int) (n nodes, err error) {
 		return n, err
 	}
 	if err := tx.QueryRow(ctx, `select outbox.unowned_shards()`).Scan(&n.Unowned); err != nil {
-		return n, fmt.Errorf("read who owns the shards: %w", err)
+		return n, fmt.Errorf("read which shards have no owner: %w", err)
 	}
 	return n, nil
 }
@@ -101,11 +103,11 @@ func (c *nodesCmd) Run(ctx context.Context, a *app) error {
 	return r.printOwners(a, r.Shards)
 }
 
-// state is what a node does, in words.
+// state says in words what the node is doing.
 func (n nodeRow) state() string {
 	switch {
 	case n.HeartbeatAt == nil:
-		return "not running, or run by cron" // claims are all there is of it
+		return "not running, or run by cron" // it claims, and sends no heartbeat
 	case !n.Live:
 		return "lapsed"
 	case n.Paused != nil:
@@ -133,7 +135,7 @@ func (n nodeRow) inFlight() string {
 	return plural(*n.InFlight, "byte")
 }
 
-// printOwners says what is wrong with who owns what.
+// printOwners prints names that two processes use, and shards without an owner.
 func (n nodes) printOwners(a *app, count int32) error {
 	for _, row := range n.Nodes {
 		if row.Live && len(row.Processes) > 1 {

@@ -9,18 +9,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// pauseTarget says what pause and resume are about.
+// pauseTarget is what to pause or resume. The zero value is everything.
 type pauseTarget struct {
 	Namespace *string `arg:"" optional:"" help:"The namespace."`
-	Queue     *string `placeholder:"TASK_QUEUE" env:"SWEEP_PAUSE_QUEUE" help:"This route alone."`
-	All       bool    `env:"SWEEP_PAUSE_ALL" help:"All namespaces: everything, or with --queue the route of each."`
+	Queue     *string `placeholder:"TASK_QUEUE" env:"SWEEP_PAUSE_QUEUE" help:"Only this task queue."`
+	All       bool    `env:"SWEEP_PAUSE_ALL" help:"All namespaces; with --queue, that task queue in all of them."`
 }
 
-// Validate wants it said when all namespaces are meant.
+// Validate demands --all where no namespace is named.
 func (t pauseTarget) Validate() error {
 	switch {
 	case t.Namespace != nil && t.All:
-		return errors.New("<namespace> and --all exclude each other")
+		return errors.New("<namespace> and --all exclude each other: give one of them")
 	case t.Namespace == nil && !t.All:
 		return errors.New("name a <namespace>, or --all for all of them")
 	case t.Namespace != nil && *t.Namespace == "":
@@ -45,12 +45,12 @@ func (t pauseTarget) String() string {
 
 type pauseCmd struct {
 	pauseTarget
-	Note *string `env:"SWEEP_PAUSE_NOTE" help:"Why, for the next one on duty."`
+	Note *string `env:"SWEEP_PAUSE_NOTE" help:"Why it is paused, for whoever is on duty next."`
 	jsonFlag
 }
 
 func (pauseCmd) Help() string {
-	return `Nothing of what is held is claimed from the next claim on; what is claimed already goes on. Held messages stay as they are.
+	return `From the next claim on, no message of what is paused is claimed. Messages that are claimed already are delivered. Pending messages stay exactly as they are, and producers can enqueue more.
 
 Examples:
 
@@ -61,8 +61,8 @@ Examples:
 }
 
 type pauseRow struct {
-	Namespace *string   `json:"namespace"`  // null: any
-	TaskQueue *string   `json:"task_queue"` // null: any
+	Namespace *string   `json:"namespace"`  // null: all
+	TaskQueue *string   `json:"task_queue"` // null: all
 	Since     time.Time `json:"since"`
 	By        string    `json:"by"`
 	Note      *string   `json:"note"`
@@ -70,10 +70,10 @@ type pauseRow struct {
 
 type pauseResult struct {
 	Changed bool       `json:"changed"`
-	Pauses  []pauseRow `json:"pauses"` // those that hold some of what was named
+	Pauses  []pauseRow `json:"pauses"` // all pauses in force for some of the target's messages
 }
 
-// Run pauses; what was paused already stays so and gets the new note.
+// Run pauses. A target that is paused already stays paused and gets the new note.
 func (c *pauseCmd) Run(ctx context.Context, a *app) error {
 	r, err := a.setPause(ctx, c.pauseTarget, `select outbox.pause($1::text, $2::text, $3::text)`, c.Namespace, c.Queue, c.Note)
 	if err != nil {
@@ -94,7 +94,7 @@ type resumeCmd struct {
 }
 
 func (resumeCmd) Help() string {
-	return `Takes back the pause that was made with the same arguments; "sweep status" lists them. Pauses that still hold what was named are shown.
+	return `Ends the pause that was made with the same arguments; "sweep status" lists all pauses. Where other pauses still hold some of these messages, it prints them.
 
 Examples:
 
@@ -102,7 +102,7 @@ Examples:
     sweep resume --all --queue mail`
 }
 
-// Run resumes; what was not paused is no error.
+// Run resumes. A target that is not paused is no error.
 func (c *resumeCmd) Run(ctx context.Context, a *app) error {
 	r, err := a.setPause(ctx, c.pauseTarget, `select outbox.resume($1::text, $2::text)`, c.Namespace, c.Queue)
 	if err != nil {
@@ -134,8 +134,8 @@ func noteText(note *string) string {
 	return fmt.Sprintf(", %q", *note)
 }
 
-// setPause runs a statement that says whether it changed something, and reads which
-// pauses are in force for its target then: those that hold it as a whole or in part.
+// setPause runs a statement that returns whether it changed something, and then reads the
+// pauses that hold the target as a whole or in part.
 func (a *app) setPause(ctx context.Context, t pauseTarget, sql string, args ...any) (r pauseResult, err error) {
 	err = a.withConn(ctx, func(conn *pgx.Conn) error {
 		return inTx(ctx, conn, func(tx pgx.Tx) (err error) {
@@ -149,8 +149,8 @@ func (a *app) setPause(ctx context.Context, t pauseTarget, sql string, args ...a
 	return r, err
 }
 
-// readPauses reads at most listRows pauses that hold some of the target's messages; the
-// zero target is everything.
+// readPauses reads the pauses that hold the target as a whole or in part, listRows at
+// most.
 func readPauses(ctx context.Context, tx pgx.Tx, t pauseTarget) ([]pauseRow, error) {
 	return rowsOf[pauseRow](ctx, tx, "read the pauses", `
 		select p.namespace, p.task_queue, p.since, p.by, p.note from outbox.pauses as p

@@ -2,22 +2,22 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
 type pruneCmd struct {
-	OlderThan *duration `placeholder:"AGE" env:"SWEEP_PRUNE_OLDER_THAN" help:"Settled longer ago than this: 12h, 7d. Without it, the setting retention."`
-	Failed    bool      `env:"SWEEP_PRUNE_FAILED" help:"Failed messages too. Without it, done and cancelled ones alone."`
-	Max       int64     `placeholder:"N" env:"SWEEP_PRUNE_MAX" help:"At most so many."`
-	Yes       bool      `short:"y" env:"SWEEP_PRUNE_YES" help:"Do it without asking."`
+	OlderThan *duration `placeholder:"AGE" env:"SWEEP_PRUNE_OLDER_THAN" help:"Delete messages that were settled longer ago than this: 12h, 7d. Without it, the setting retention counts."`
+	Failed    bool      `env:"SWEEP_PRUNE_FAILED" help:"Delete failed messages too. Without it, only messages that are done or cancelled."`
+	Max       int64     `placeholder:"N" env:"SWEEP_PRUNE_MAX" help:"Most messages to delete; without it, all."`
+	Yes       bool      `short:"y" env:"SWEEP_PRUNE_YES" help:"Delete without asking."`
 	jsonFlag
 }
 
 func (pruneCmd) Help() string {
-	return `Deletes messages with their payloads and failures, in chunks, each a transaction. Their dispatch keys are free again: what is enqueued with one of them is a new message. Below the setting retention it asks first; without a terminal it needs --yes then.
+	return `Deletes settled messages with their payloads and failures, in chunks, each in a transaction of its own. Their dispatch keys are free again: a message that is enqueued with such a key is a new message. Where --older-than is below the setting retention, the command asks first; without a terminal it then needs --yes.
 
 Examples:
 
@@ -26,10 +26,10 @@ Examples:
     sweep prune --older-than 30d --failed --max 100000`
 }
 
-// Validate refuses ages and numbers that mean nothing.
+// Validate checks the values.
 func (c *pruneCmd) Validate() error {
 	if c.OlderThan != nil && *c.OlderThan < 0 {
-		return errors.New("--older-than must not be negative")
+		return fmt.Errorf("--older-than must be 0 or more, not %v", time.Duration(*c.OlderThan))
 	}
 	return checkMax(c.Max)
 }
@@ -54,7 +54,7 @@ func (c *pruneCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// confirm asks where messages would go that the outbox is set to keep for longer.
+// confirm asks where messages would be deleted that the setting retention keeps.
 func (c *pruneCmd) confirm(ctx context.Context, a *app, conn *pgx.Conn, age *string) error {
 	if age == nil {
 		return nil

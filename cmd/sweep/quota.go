@@ -10,14 +10,14 @@ import (
 
 type quotaCmd struct {
 	Namespace string `arg:"" help:"The namespace."`
-	Quota     *int32 `arg:"" optional:"" name:"n" help:"Messages that may be claimed at a time; 0 holds everything. Without it, the quota is shown."`
-	Strict    *bool  `negatable:"" env:"SWEEP_QUOTA_STRICT" help:"Never exceed it, whoever claims; claims of the namespace then exclude each other."`
-	Default   bool   `env:"SWEEP_QUOTA_DEFAULT" help:"Go back to the default quota, not strict."`
+	Quota     *int32 `arg:"" optional:"" name:"n" help:"How many messages of the namespace may be claimed at a time; 0 holds all of them. Without <n>, --strict and --default, the quota is shown."`
+	Strict    *bool  `negatable:"" env:"SWEEP_QUOTA_STRICT" help:"Never exceed the quota, however many nodes claim. Claims then serve the namespace one after the other."`
+	Default   bool   `env:"SWEEP_QUOTA_DEFAULT" help:"Return to the default quota, not strict."`
 	jsonFlag
 }
 
 func (quotaCmd) Help() string {
-	return `A quota is cluster-wide and counts claimed messages, from the next claim on.
+	return `A quota limits how many messages of a namespace are claimed at a time, over all nodes together. A change counts from the next claim on. Where n nodes claim, they may exceed a quota that is not strict by up to n - 1 messages.
 
 Examples:
 
@@ -27,7 +27,7 @@ Examples:
     sweep quota acme --default`
 }
 
-// Validate refuses quotas that are none.
+// Validate checks the quota.
 func (c *quotaCmd) Validate() error {
 	switch {
 	case c.Namespace == "":
@@ -35,7 +35,7 @@ func (c *quotaCmd) Validate() error {
 	case c.Quota != nil && *c.Quota < 0:
 		return fmt.Errorf("<n> must be 0 or more, not %d", *c.Quota)
 	case c.Default && (c.Quota != nil || c.Strict != nil):
-		return errors.New("--default excludes <n> and --strict")
+		return errors.New("--default excludes <n> and --strict: give one or the other")
 	}
 	return nil
 }
@@ -47,7 +47,7 @@ type quotaRow struct {
 	Claimed   int64  `json:"claimed"`
 }
 
-// Run sets what is given, and shows what is in force then.
+// Run sets the quota where one is given, and shows the quota in force.
 func (c *quotaCmd) Run(ctx context.Context, a *app) error {
 	var r quotaRow
 	err := a.withConn(ctx, func(conn *pgx.Conn) error {
@@ -72,8 +72,8 @@ func (c *quotaCmd) Run(ctx context.Context, a *app) error {
 	return a.printf("%s: quota %d%s; claimed %d", visible(r.Namespace), r.Quota, strict, r.Claimed)
 }
 
-// set changes what the command line asks for; without such, it writes nothing, so that a
-// standby will do.
+// set changes the quota as the command line asks. To show a quota it writes nothing, so
+// that showing works on a standby.
 func (c *quotaCmd) set(ctx context.Context, conn *pgx.Conn) error {
 	if c.Quota == nil && c.Strict == nil && !c.Default {
 		return nil
@@ -88,8 +88,8 @@ func (c *quotaCmd) set(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// readQuota reads what is in force for a namespace, also for one that no message and
-// no setting names.
+// readQuota reads the quota in force for a namespace, also for a namespace without
+// messages and settings.
 func readQuota(ctx context.Context, tx pgx.Tx, namespace string) (quotaRow, error) {
 	return rowOf[quotaRow](ctx, tx, "read the quota",
 		`select $1::text, q.quota, q.strict, q.claimed from outbox.quota($1::text) as q`, namespace)

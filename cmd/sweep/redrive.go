@@ -12,14 +12,14 @@ import (
 
 type redriveCmd struct {
 	Keys      []string `arg:"" optional:"" name:"key" help:"Dispatch keys of failed or cancelled messages."`
-	ID        []int64  `name:"id" placeholder:"ID" env:"SWEEP_REDRIVE_ID" help:"Ids of failed or cancelled messages; repeated, or with commas."`
-	Namespace string   `placeholder:"NAMESPACE" env:"SWEEP_REDRIVE_NAMESPACE" help:"Every failed message of this namespace, oldest first."`
-	Max       int64    `placeholder:"N" env:"SWEEP_REDRIVE_MAX" help:"At most so many of the namespace."`
+	ID        []int64  `name:"id" placeholder:"ID" env:"SWEEP_REDRIVE_ID" help:"Ids of failed or cancelled messages: repeat the flag, or separate ids by commas."`
+	Namespace string   `placeholder:"NAMESPACE" env:"SWEEP_REDRIVE_NAMESPACE" help:"Redrive every failed message of this namespace, the oldest first."`
+	Max       int64    `placeholder:"N" env:"SWEEP_REDRIVE_MAX" help:"Most messages of the namespace to redrive; without it, all."`
 	jsonFlag
 }
 
 func (redriveCmd) Help() string {
-	return `The messages are pending and due again, with attempts from 0; their failures stay on record. Of a namespace only failed messages come back; cancelled ones are named by key or id. The exit code is 1 where a key or id could not be brought back.
+	return `Makes messages pending and due again. Their attempts count from 0 again; their failures stay on record. By key or id, failed and cancelled messages are redriven; by --namespace, only failed ones. The exit code is 1 when a key or an id could not be redriven.
 
 Examples:
 
@@ -28,7 +28,7 @@ Examples:
     sweep redrive --namespace acme --max 100`
 }
 
-// Validate wants exactly one way to name messages.
+// Validate demands exactly one way to name messages.
 func (c *redriveCmd) Validate() error {
 	ways := 0
 	for _, given := range []bool{len(c.Keys) > 0, len(c.ID) > 0, c.Namespace != ""} {
@@ -38,9 +38,9 @@ func (c *redriveCmd) Validate() error {
 	}
 	switch {
 	case ways == 0:
-		return errors.New("name a <key>, --id or --namespace")
+		return errors.New("give a <key> or more, --id, or --namespace")
 	case ways > 1:
-		return errors.New("<key>, --id and --namespace exclude each other")
+		return errors.New("<key>, --id and --namespace exclude each other: give one of them")
 	case c.Max > 0 && c.Namespace == "":
 		return errors.New("--max goes with --namespace")
 	case slices.Contains(c.Keys, ""):
@@ -51,10 +51,10 @@ func (c *redriveCmd) Validate() error {
 
 type redriveResult struct {
 	Redriven int64       `json:"redriven"`
-	Keys     []keyResult `json:"keys,omitempty"` // or ids
+	Keys     []keyResult `json:"keys,omitempty"` // or by id: Key is the id
 }
 
-// Run brings messages back.
+// Run redrives messages.
 func (c *redriveCmd) Run(ctx context.Context, a *app) error {
 	if c.Namespace != "" {
 		return c.namespace(ctx, a)
@@ -111,7 +111,7 @@ func redriveKeys(ctx context.Context, tx pgx.Tx, keys []string) ([]keyResult, er
 func redriveIDs(ctx context.Context, tx pgx.Tx, names []string) ([]keyResult, error) {
 	ids := make([]int64, len(names))
 	for i, name := range names {
-		ids[i], _ = strconv.ParseInt(name, 10, 64) // texts made them
+		ids[i], _ = strconv.ParseInt(name, 10, 64) // texts wrote them
 	}
 	if err := byIndex(ctx, tx); err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func redriveIDs(ctx context.Context, tx pgx.Tx, names []string) ([]keyResult, er
 	return out, nil
 }
 
-// redriveCall returns which ids were brought back.
+// redriveCall redrives messages, and returns the ids of those that were.
 func redriveCall(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]bool, error) {
 	rows, err := tx.Query(ctx, `select r from outbox.redrive(coalesce($1::bigint[], '{}')) as r`, ids)
 	if err != nil {
@@ -164,7 +164,7 @@ func redriveCall(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]bool, e
 	return back, nil
 }
 
-// namespace brings a namespace's failed messages back in chunks.
+// namespace redrives the failed messages of a namespace in chunks.
 func (c *redriveCmd) namespace(ctx context.Context, a *app) error {
 	return a.withConn(ctx, func(conn *pgx.Conn) error {
 		done, err := a.inChunks(ctx, conn, c.Max, `select outbox.redrive($2::text, $1::int)`, c.Namespace)

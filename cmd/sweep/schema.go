@@ -9,9 +9,9 @@ import (
 	"github.com/fairclaim/fairclaim/sql/migrations"
 )
 
-// checkSchema refuses a database without the schema, or with an older one than this
-// program is made for. A newer one it only warns of: that is how a rolling upgrade
-// looks from here. A role that may not read the ledger is not told.
+// checkSchema returns an error for a database without the schema, or with an older
+// version than this program needs. For a newer version it logs a warning: during a rolling
+// upgrade that is in order. It is silent where the role may not read the version.
 func (a *app) checkSchema(ctx context.Context, conn *pgx.Conn) error {
 	return inReadTx(ctx, conn, func(tx pgx.Tx) error { return a.checkSchemaIn(ctx, tx) })
 }
@@ -45,7 +45,7 @@ func (a *app) checkSchemaIn(ctx context.Context, tx pgx.Tx) error {
 	case version < latest:
 		return withHint(fmt.Errorf("the schema is at version %d, this sweep needs %d", version, latest), `Run "sweep migrate up" first.`)
 	case version > latest:
-		a.log.Warn("the schema is newer than this sweep: use a newer sweep soon", "schema", version, "known", latest)
+		a.log.Warn("the schema is newer than this sweep: install a newer sweep soon", "schema", version, "known", latest)
 	}
 	return nil
 }

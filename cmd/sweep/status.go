@@ -10,13 +10,15 @@ import (
 )
 
 type statusCmd struct {
-	Top  int `default:"20" env:"SWEEP_STATUS_TOP" help:"How many namespaces to show, those with the most pending, claimed and failed first (default ${default})."`
-	Scan int `default:"1000" env:"SWEEP_STATUS_SCAN" help:"How many namespaces to look at, by name (default ${default})."`
+	Top  int `default:"20" env:"SWEEP_STATUS_TOP" help:"How many namespaces to show: those with the most messages that are pending, claimed or failed (default ${default})."`
+	Scan int `default:"1000" env:"SWEEP_STATUS_SCAN" help:"How many namespaces to read, in the order of their names (default ${default})."`
 	jsonFlag
 }
 
 func (statusCmd) Help() string {
-	return `The work is bounded on any backlog: it looks at --scan namespaces, and counts of one stop at the setting count_cap ("1000+"). What was left out is said.
+	return `The command is quick however large the backlog is: it reads --scan namespaces, and the counts of a namespace stop at the setting count_cap ("1000+"). Where it leaves something out, it says so.
+
+The last table shows what keeps vacuum from removing dead rows: sessions, prepared transactions and replication slots, the oldest first.
 
 Examples:
 
@@ -25,7 +27,7 @@ Examples:
     sweep status --json | jq '.namespaces[] | select(.paused)'`
 }
 
-// Validate refuses sizes that show nothing.
+// Validate checks the numbers.
 func (c *statusCmd) Validate() error {
 	if c.Top < 1 {
 		return fmt.Errorf("--top must be 1 or more, not %d", c.Top)
@@ -64,7 +66,7 @@ func (c *statusCmd) read(ctx context.Context, tx pgx.Tx, s *status) error {
 	if err != nil {
 		return fmt.Errorf("read the settings: %w", err)
 	}
-	// The view walks by name and stops where the limit does.
+	// The view walks the namespaces in the order of their names, and stops at the limit.
 	s.Namespaces, err = rowsOf[namespaceRow](ctx, tx, "read the namespaces", `
 		select n.namespace, n.pending, n.claimed, n.failed, n.quota, n.strict, n.paused
 		from outbox.namespaces as n limit $1::int`, c.Scan+1)

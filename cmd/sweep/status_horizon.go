@@ -4,19 +4,20 @@ import "fmt"
 
 const horizonRows = 5
 
-// horizonHolder is something for which the server must keep dead rows. Until it is
-// gone, vacuum cannot remove what claims and settles leave behind.
+// horizonHolder is something for which the server must keep dead rows. Until it has gone,
+// vacuum cannot remove the dead rows of claims and settles.
 type horizonHolder struct {
-	Kind string `json:"kind"`            // session, prepared transaction, replication slot
-	Name string `json:"name"`            // what to end or drop it by
-	Who  string `json:"who"`             // whose it is
-	Xids int64  `json:"xids"`            // how many transactions it holds the horizon back
-	Secs *int64 `json:"seconds"`         // for how long; null where the server does not tell
-	What string `json:"state,omitempty"` // of a session: idle in transaction, active; of a slot: active or not
+	Kind string `json:"kind"`            // "session", "prepared transaction" or "replication slot"
+	Name string `json:"name"`            // by which it can be ended or dropped
+	Who  string `json:"who"`             // its owner: application and role
+	Xids int64  `json:"xids"`            // age of the oldest transaction that it holds back, in transactions
+	Secs *int64 `json:"seconds"`         // how long it has been there; null for a replication slot
+	What string `json:"state,omitempty"` // of a session or a slot: "active", "idle in transaction", "not active"
 }
 
-// The oldest of what pins the horizon: sessions with a snapshot in this database,
-// prepared transactions in it, and replication slots (standbys with feedback, too).
+// horizonQuery finds the oldest holders: sessions with a snapshot in this database,
+// prepared transactions in this database, and replication slots (also those of standbys
+// with hot_standby_feedback).
 const horizonQuery = `
 	select x.kind, x.name, x.who, x.xids, x.seconds, x.state
 	from (

@@ -7,7 +7,7 @@ import (
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/shards"
 )
 
-// status is the result of the command: as JSON, and printed by its methods as tables.
+// status is the result of the command status, for JSON; its methods print it as tables.
 type status struct {
 	Database     string         `json:"database"`
 	Server       string         `json:"server"`
@@ -17,7 +17,7 @@ type status struct {
 	CountCap     int64          `json:"count_cap"` // counts stop here
 	Namespaces   []namespaceRow `json:"namespaces"`
 	Scanned      int            `json:"namespaces_scanned"`
-	More         bool           `json:"more_namespaces"` // than were scanned
+	More         bool           `json:"more_namespaces"` // there are more than were scanned
 	nodes
 	Pauses        []pauseRow      `json:"pauses"`
 	ExpiredLeases int64           `json:"expired_leases"`

@@ -11,20 +11,20 @@ import (
 
 const maxTries = 5
 
-// pins are what each transaction of a command begins with, in the same round trip: what
-// is called and how results look hangs on no setting of the role. It would by way of
-// search_path: an unnest(text[]) in a schema on it is called with the rights of whoever
-// runs sweep. A pooler in transaction mode forgets settings of a session and refuses most
-// of those that a connection starts with, so they last for the transaction. TimeZone
-// stays: times are shown in it.
+// pins are settings that each transaction of a command begins with, in the same round
+// trip, so that no setting of the role changes which functions are called and how results
+// are written. With the role's search_path, somebody's unnest(text[]) in a schema on it
+// would run with the rights of the role that runs sweep. The settings last for the
+// transaction: a pooler in transaction mode loses settings of a session, and refuses most
+// settings of a new connection. TimeZone is not among them: times are shown in it.
 const pins = "set local search_path = pg_catalog, pg_temp; set local datestyle = iso; set local intervalstyle = postgres; " +
 	"set local extra_float_digits = 1; set local bytea_output = hex"
 
-// readWrite begins a transaction that writes, read committed whatever the role's default.
+// readWrite begins a transaction that writes: read committed, whatever the role's default.
 var readWrite = pgx.TxOptions{BeginQuery: "begin isolation level read committed, read write; " + pins}
 
-// inTx runs do in a transaction, read committed whatever the role's default, and
-// tries again when the database asks for that (deadlock, serialization failure).
+// inTx runs do in a transaction that writes, up to maxTries times: again after a deadlock
+// or a serialization failure.
 func inTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx) error) error {
 	for try := 1; ; try++ {
 		err := pgx.BeginTxFunc(ctx, conn, readWrite, do)
@@ -34,7 +34,7 @@ func inTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx) error) error {
 	}
 }
 
-// inReadTx runs do in a transaction that can write nothing and sees one instant.
+// inReadTx runs do in a transaction that can write nothing and has one snapshot.
 func inReadTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{BeginQuery: "begin isolation level repeatable read, read only; " + pins}, do)
 }
@@ -44,8 +44,8 @@ func isRetryable(err error) bool {
 	return errors.As(err, &pg) && (pg.Code == "40P01" || pg.Code == "40001")
 }
 
-// graceful returns a context that goes on for a while after ctx has ended, for work
-// that must not stop half-way.
+// graceful returns a context that ends grace after ctx has ended: for work that must not
+// stop half-way.
 func graceful(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })

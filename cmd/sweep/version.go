@@ -16,11 +16,11 @@ type versionInfo struct {
 	Schema   uint   `json:"schema"` // the newest version that this program installs
 }
 
-// versionFlag is the flag --version: it prints what the command prints.
+// versionFlag is the flag --version, which does what the command version does.
 type versionFlag bool
 
-// BeforeReset prints the version before kong looks for a command, and at errors in the
-// environment: neither matters to --version.
+// BeforeReset is called by kong before it demands a command and reads the environment:
+// --version needs neither.
 func (versionFlag) BeforeReset(a *app) error {
 	if err := (&versionCmd{}).Run(context.Background(), a); err != nil {
 		return err
@@ -28,7 +28,16 @@ func (versionFlag) BeforeReset(a *app) error {
 	return errShown
 }
 
-// Run prints the version. It needs no database.
+func (versionCmd) Help() string {
+	return `Needs no database.
+
+Examples:
+
+    sweep version
+    sweep version --json`
+}
+
+// Run prints the version.
 func (c *versionCmd) Run(_ context.Context, a *app) error {
 	info, err := readVersion()
 	if err != nil {
@@ -47,6 +56,7 @@ func (c *versionCmd) Run(_ context.Context, a *app) error {
 	return a.printf("sweep %s%s, schema %d, %s", info.Version, revision, info.Schema, info.Go)
 }
 
+// readVersion reads what the Go toolchain has written into the program.
 func readVersion() (versionInfo, error) {
 	info := versionInfo{Version: "unknown", Go: runtime.Version()}
 	if build, ok := debug.ReadBuildInfo(); ok {

@@ -9,12 +9,12 @@ import (
 )
 
 type whyCmd struct {
-	Key string `arg:"" help:"The message's dispatch key."`
+	Key string `arg:"" help:"The dispatch key of the message."`
 	jsonFlag
 }
 
 func (whyCmd) Help() string {
-	return `Shows a message's state, its attempts and last failures, what holds it back and when it can next go. The exit code is 1 where no message has the key.
+	return `Shows the state of a message, its attempts and last failures, what holds it back, and when it can next be claimed. The exit code is 1 when no message has the key.
 
 Examples:
 
@@ -27,11 +27,11 @@ type whyRow struct {
 	Namespace *string    `json:"namespace"`
 	TaskQueue *string    `json:"task_queue"`
 	Shard     *int32     `json:"shard"`
-	State     string     `json:"state"` // unknown, pending, claimed, done, failed, cancelled; moving, for a moment
+	State     string     `json:"state"` // unknown, pending, claimed, done, failed, cancelled; for a moment, moving
 	Attempts  *int32     `json:"attempts"`
 	Reason    string     `json:"reason"`
 	NextAt    *time.Time `json:"next_at"`
-	Failures  []string   `json:"failures"` // the last first
+	Failures  []string   `json:"failures"` // the last one first
 }
 
 // Run prints where the message stands.
