@@ -97,11 +97,11 @@ func (a *app) missingRight() string {
 	grant := "grant_operator"
 	switch command {
 	case "migrate":
-		return "Connect as the role that owns the schema outbox. To install the schema, connect as the owner of the database, or let the owner run: grant create on database ... to ROLE."
+		return "Connect as the role that owns the schema outbox. To install the schema, connect as the owner of the database, or let the owner run: grant create on database ... to this role."
 	case "enqueue":
 		grant = "grant_producer"
 	case "once", "run":
 		grant = "grant_worker"
 	}
-	return fmt.Sprintf("The owner of the schema outbox can grant the right, and must do so again after an upgrade: select outbox.%s('ROLE').", grant)
+	return fmt.Sprintf("The owner of the schema outbox can grant the right, and must do so again after an upgrade: select outbox.%s('role').", grant)
 }
