@@ -1,8 +1,8 @@
 package integration
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	sqlReference = "../docs/sql.md"
+	sqlReference      = "../docs/sql.md"
+	settingsReference = "../docs/settings.md"
 	// generatedMark ends the part of docs/sql.md that is written by hand.
 	generatedMark = "<!-- Generated from the catalog behind this line: make schema writes it. -->\n"
 )
@@ -69,6 +70,92 @@ func TestSQLStates(t *testing.T) {
 	}
 }
 
+// TestSQLColumns: each column of a public function's result or of a view has one row in
+// docs/sql.md, and each row is of such a column.
+func TestSQLColumns(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	role := db.Role(t).Name
+	run(t, db.Pool, "select outbox.grant_operator($1)", role)
+	columns := list[string](t, db.Pool, `
+		select a.name from pg_proc as p cross join lateral unnest(p.proargnames, p.proargmodes) as a(name, mode)
+		where p.pronamespace = 'outbox'::regnamespace and a.mode = 't' and has_function_privilege($1, p.oid, 'execute')
+		union
+		select a.attname from pg_class as c join pg_attribute as a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+		where c.relnamespace = 'outbox'::regnamespace and c.relkind = 'v' and has_table_privilege($1, c.oid, 'select')`, role)
+	sameNames(t, columns, namesIn(section(t, sqlReference, "## Columns")))
+}
+
+// TestSettingsReference: docs/settings.md has each setting with its default, and each flag of a node.
+func TestSettingsReference(t *testing.T) {
+	t.Parallel()
+	conn := pg.New(t).Connect(t)
+	text := section(t, settingsReference, "## Settings of the outbox")
+	types := map[string]string{}
+	rows, _ := conn.Query(t.Context(), `select attname::text, format_type(atttypid, atttypmod) from pg_attribute
+		where attrelid = 'outbox.config'::regclass and attnum > 0 and not attisdropped and attname <> 'singleton'`)
+	var name, kind string
+	if _, err := pgx.ForEachRow(rows, []any{&name, &kind}, func() error {
+		types[name] = kind
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	sameNames(t, slices.Collect(maps.Keys(types)), namesIn(text))
+	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([^|]+) \\|").FindAllStringSubmatch(text, -1) {
+		value := "$1::text::" + types[m[1]]
+		if strings.HasSuffix(m[2], "iB") {
+			value = "pg_size_bytes(replace($1, 'iB', 'B'))"
+		}
+		if !one[bool](t, conn, fmt.Sprintf("select %s = %s from outbox.settings()", m[1], value), strings.ReplaceAll(m[2], ",", "")) {
+			t.Errorf("%s: the default of %s is not %s", settingsReference, m[1], m[2])
+		}
+	}
+
+	flags := map[string]bool{}
+	for _, command := range []string{"run", "once"} {
+		help := sweepCall{args: []string{command, "--help"}}.do(t).stdout
+		for _, m := range regexp.MustCompile(`(?m)^ +(?:-\w, |    )--([a-z-]+)`).FindAllStringSubmatch(help, -1) {
+			flags[m[1]] = true
+		}
+	}
+	for _, common := range []string{"help", "version", "json"} {
+		delete(flags, common)
+	}
+	sameNames(t, slices.Collect(maps.Keys(flags)), namesIn(section(t, settingsReference, "## Flags of sweep run and sweep once")))
+}
+
+// namesIn are the names in the first column of a table, without the dashes of flags.
+func namesIn(text string) []string {
+	var names []string
+	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]*) \\|").FindAllStringSubmatch(text, -1) {
+		cell, _, _ := strings.Cut(row[1], " (")
+		for _, m := range regexp.MustCompile("`(?:--)?([\\w-]+)`").FindAllStringSubmatch(cell, -1) {
+			names = append(names, m[1])
+		}
+	}
+	return names
+}
+
+// sameNames fails for what only one of two lists has, or what one has twice.
+func sameNames(t *testing.T, want, got []string) {
+	t.Helper()
+	if diff := lineDiff(strings.Join(slices.Sorted(slices.Values(want)), "\n"), strings.Join(slices.Sorted(slices.Values(got)), "\n")); diff != "" {
+		t.Errorf("what there is (-) and what the table has (+):\n%s", diff)
+	}
+}
+
+// section is the text behind a heading, up to the next one of its level.
+func section(t *testing.T, name, heading string) string {
+	t.Helper()
+	_, text, ok := strings.Cut(readDoc(t, name), "\n"+heading+"\n")
+	if !ok {
+		t.Fatalf("%s has no heading %q", name, heading)
+	}
+	text, _, _ = strings.Cut(text, "\n## ")
+	return text
+}
+
 // TestDocLinks: what README.md and the files of docs link to in this repository is there, and so is
 // the heading that a link names.
 func TestDocLinks(t *testing.T) {
@@ -117,352 +204,3 @@ func readDoc(t *testing.T, name string) string {
 	}
 	return string(text)
 }
-
-// sqlFunction is a function of the schema outbox, as the catalog has it.
-type sqlFunction struct {
-	Name      string
-	Types     string   // of the arguments, where several functions have the name
-	Arguments []string // their names
-	Signature string   // as in a create function statement
-	Comment   string
-	Body      string
-	Level     int // of the least role that may call it: an index of publicLevels, or len(publicLevels)
-}
-
-// publicLevels are the roles that the grant functions make, each with all rights of those before,
-// and the owner, who alone may call these functions.
-var publicLevels = []struct{ role, title, who string }{
-	{"producer", "Functions for producers", "producer, worker, operator"},
-	{"worker", "Functions for workers", "worker, operator"},
-	{"operator", "Functions for operators", "operator"},
-	{"", "Functions for the owner", "the owner of the schema"},
-}
-
-// describePublic is the generated part of docs/sql.md.
-func describePublic(t *testing.T) string {
-	t.Helper()
-	db := pg.New(t)
-	var roles []string
-	for _, level := range publicLevels {
-		if level.role != "" {
-			roles = append(roles, db.Role(t).Name)
-			run(t, db.Pool, "select outbox.grant_"+level.role+"($1)", roles[len(roles)-1])
-		}
-	}
-	tx := begin(t, db.Connect(t))
-	run(t, tx, "set local search_path = ''")
-	run(t, tx, "set local intervalstyle = 'postgres'")
-	rows, _ := tx.Query(t.Context(), publicFunctionsQuery, roles)
-	functions, err := pgx.CollectRows(rows, pgx.RowToStructByPos[sqlFunction])
-	if err != nil {
-		t.Fatal(err)
-	}
-	calls := newCallGraph(t, tx, functions)
-
-	var out, index strings.Builder
-	index.WriteString("\n| function or view | who may use it | what it does |\n| --- | --- | --- |\n")
-	for i, level := range publicLevels {
-		fmt.Fprintf(&out, "\n## %s\n", level.title)
-		for _, f := range functions {
-			if f.Level != i {
-				continue
-			}
-			heading := f.Name + f.Types
-			fmt.Fprintf(&index, "| [%s](#%s) | %s | %s |\n", heading, anchor(heading), level.who, f.Comment)
-			fmt.Fprintf(&out, "\n### %s\n\n%s. Who may call it: %s.\n\n```sql\n%s\n```\n", heading, f.Comment, level.who, f.Signature)
-			if text := headerComment(f.Body); text != "" {
-				fmt.Fprintf(&out, "\n%s\n", text)
-			}
-			if refusals := calls.refusals(f); len(refusals) > 0 {
-				fmt.Fprintf(&out, "\nErrors:\n\n- %s\n", strings.Join(refusals, "\n- "))
-			}
-		}
-	}
-	out.WriteString("\n## Views\n")
-	who := publicLevels[len(roles)-1].who
-	rows, _ = tx.Query(t.Context(), publicViewsQuery, roles[len(roles)-1])
-	var name, comment, columns string
-	if _, err := pgx.ForEachRow(rows, []any{&name, &comment, &columns}, func() error {
-		fmt.Fprintf(&index, "| [%s](#%s) | %s | %s |\n", name, anchor(name), who, comment)
-		fmt.Fprintf(&out, "\n### %s\n\n%s. Who may select from it: %s.\n\n| column | type |\n| --- | --- |\n%s\n", name, comment, who, columns)
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	fmt.Fprintf(&out, "\n## The type outbox.config\n\nWhat `settings` and `configure` return.\n\n%s\n", one[string](t, tx, configTypeQuery))
-	return index.String() + out.String()
-}
-
-// anchor is what the address of a heading ends with.
-func anchor(heading string) string {
-	return strings.ReplaceAll(regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(strings.ToLower(heading), ""), " ", "-")
-}
-
-// headerComment is the comment that a function's body begins with, as paragraphs.
-func headerComment(body string) string {
-	var lines []string
-	for line := range strings.Lines(strings.TrimLeft(body, "\n")) {
-		text, ok := strings.CutPrefix(strings.TrimSpace(line), "--")
-		if !ok {
-			break
-		}
-		lines = append(lines, strings.TrimPrefix(text, " "))
-	}
-	return strings.Join(lines, "\n")
-}
-
-// callGraph knows which functions a function calls, also by the triggers of the tables that it
-// writes, as far as its text says so.
-type callGraph struct {
-	byName   map[string]sqlFunction
-	triggers map[string]string // table: function
-}
-
-func newCallGraph(t *testing.T, q querier, functions []sqlFunction) callGraph {
-	t.Helper()
-	g := callGraph{byName: map[string]sqlFunction{}, triggers: map[string]string{}}
-	for _, f := range functions {
-		// Of functions with one name, the others call the one that calls none of them.
-		if _, ok := g.byName[f.Name]; !ok || !strings.Contains(f.Body, "outbox."+f.Name+"(") {
-			g.byName[f.Name] = f
-		}
-	}
-	rows, _ := q.Query(t.Context(), `select c.relname::text, p.proname::text
-		from pg_trigger as t join pg_class as c on c.oid = t.tgrelid join pg_proc as p on p.oid = t.tgfoid
-		where c.relnamespace = 'outbox'::regnamespace and not t.tgisinternal`)
-	var table, function string
-	if _, err := pgx.ForEachRow(rows, []any{&table, &function}, func() error {
-		g.triggers[table] = function
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
-
-var (
-	sqlComment = regexp.MustCompile(`(?m)(^|\s)--.*$`)
-	sqlCall    = regexp.MustCompile(`outbox\.(\w+)\(`)
-	sqlWrite   = regexp.MustCompile(`(insert into|update|delete from) outbox\.(\w+)`)
-	sqlRaise   = regexp.MustCompile(`(?s)raise exception '((?:[^']|'')*)'[^;]*?errcode = '(\w+)'(?:, hint = '((?:[^']|'')*)')?`)
-	sqlCaught  = regexp.MustCompile(`(?s)\n\s*exception\s+when (.*?) then`)
-	sqlString  = regexp.MustCompile(`'((?:[^']|'')*)'`)
-	onDelete   = regexp.MustCompile(`(?s)\n  if tg_op = 'DELETE' then\n.*?\n  end if;`)
-	raisesOf   = regexp.MustCompile(`^Raises (\d\w{4}) (.*)`)
-	wordOf     = regexp.MustCompile(`\w+`)
-)
-
-// conditions are the SQLSTATEs of the conditions that functions raise by name, and the class by
-// which another one catches it.
-var conditions = map[string][2]string{
-	"internal_error":         {"XX000", "internal_error"},
-	"insufficient_privilege": {"42501", "insufficient_privilege"},
-	"check_violation":        {"23514", "integrity_constraint_violation"},
-}
-
-// refusals are the errors that a function raises, itself or in what it calls.
-func (g callGraph) refusals(f sqlFunction) []string {
-	hints := map[string][]string{} // by what is refused
-	var order []string
-	add := func(what, hint string) {
-		if _, ok := hints[what]; !ok {
-			order = append(order, what)
-		}
-		if hint != "" && !slices.Contains(hints[what], hint) {
-			hints[what] = append(hints[what], hint)
-		}
-	}
-	seen := map[string]bool{}
-	var visit func(function sqlFunction, body string, given map[string]string)
-	visit = func(function sqlFunction, body string, given map[string]string) {
-		body = sqlComment.ReplaceAllString(body, "")
-		caught := ""
-		for _, m := range sqlCaught.FindAllStringSubmatch(body, -1) {
-			caught += m[1] + " "
-		}
-		if m := raisesOf.FindStringSubmatch(function.Comment); m != nil {
-			add("`"+m[1]+"` "+m[2], "")
-		}
-		for _, m := range sqlRaise.FindAllStringSubmatch(body, -1) {
-			message := unquote(m[1])
-			if _, rest, ok := strings.Cut(message, ": "); ok && strings.HasPrefix(message, "outbox.") {
-				message = rest
-			}
-			add("`"+stateOf(m[2])+"`: "+message, unquote(m[3]))
-		}
-		plain := sqlString.ReplaceAllStringFunc(body, func(s string) string { return strings.Repeat("'", len(s)) })
-		for _, at := range sqlCall.FindAllStringSubmatchIndex(plain, -1) {
-			name, args := body[at[2]:at[3]], callArguments(body[at[1]:])
-			if name == "bad_argument" {
-				argument := cmp.Or(given[args[1]], args[1])
-				if what, ok := refusedArgument(f, argument); ok {
-					for _, m := range sqlString.FindAllStringSubmatch(args[3], -1) {
-						if hint := unquote(m[1]); strings.HasSuffix(hint, ".") {
-							add(what, hint)
-						}
-					}
-				}
-				continue
-			}
-			called, ok := g.byName[name]
-			if key := name + "(" + strings.Join(args, ","); ok && called.Body != function.Body && !seen[key] {
-				seen[key] = true
-				passed := map[string]string{}
-				for i, argument := range called.Arguments {
-					if i < len(args) {
-						passed[name+"."+argument] = cmp.Or(given[args[i]], args[i])
-					}
-				}
-				visit(called, called.Body, passed)
-			}
-		}
-		for _, m := range sqlWrite.FindAllStringSubmatch(plain, -1) {
-			if trigger, ok := g.byName[g.triggers[m[2]]]; ok && !seen[m[2]] && trigger.Name != function.Name {
-				seen[m[2]] = true
-				body := trigger.Body
-				if m[1] != "delete from" {
-					body = onDelete.ReplaceAllString(body, "")
-				}
-				visit(trigger, body, nil)
-			}
-		}
-		for condition, state := range conditions {
-			if strings.Contains(caught, state[1]) {
-				order = slices.DeleteFunc(order, func(what string) bool { return strings.HasPrefix(what, "`"+stateOf(condition)+"`") })
-			}
-		}
-	}
-	visit(f, f.Body, nil)
-	slices.SortStableFunc(order, func(a, b string) int {
-		return cmp.Or(cmp.Compare(strings.Index(b, "OB"), strings.Index(a, "OB")), cmp.Compare(firstWord(a), firstWord(b)))
-	})
-	var lines []string
-	last := ""
-	for _, what := range order {
-		hint := strings.Join(hints[what], " ")
-		if argument, ok := strings.CutPrefix(what, "`OB001` for "); ok && hint == last {
-			end := strings.Index(lines[len(lines)-1], ". ") // of the arguments that ask for the same
-			lines[len(lines)-1] = lines[len(lines)-1][:end] + ", " + argument + ". " + hint
-			continue
-		}
-		last = hint
-		lines = append(lines, strings.TrimSpace(strings.TrimSuffix(what, ".")+". "+hint))
-	}
-	return lines
-}
-
-func firstWord(what string) string { return wordOf.FindString(what) }
-
-// stateOf is that of a condition, which may be given as one.
-func stateOf(condition string) string {
-	if state, ok := conditions[condition]; ok {
-		return state[0]
-	}
-	return condition
-}
-
-// refusedArgument says which argument of f an OB001 is about, by the expression that names it;
-// false where it is about one that f does not have.
-func refusedArgument(f sqlFunction, expression string) (string, bool) {
-	literals := sqlString.FindAllStringSubmatch(expression, -1)
-	if literals == nil {
-		return "`OB001` for an array that does not fit the others", true
-	}
-	name := unquote(literals[0][1])
-	if name == "…[…]" {
-		return "`OB001` for an element of an array", true
-	}
-	for _, word := range wordOf.FindAllString(name, -1) {
-		if word != "or" && !slices.Contains(f.Arguments, word) {
-			return "", false
-		}
-	}
-	return "`OB001` for `" + strings.NewReplacer(", ", "`, `", " or ", "` or `").Replace(name) + "`", true
-}
-
-// unquote is what a string literal says, with an ellipsis for what is filled in.
-func unquote(literal string) string {
-	return regexp.MustCompile(`%s?`).ReplaceAllString(strings.ReplaceAll(literal, "''", "'"), "…")
-}
-
-// callArguments are the arguments of a call, given the text behind its opening parenthesis.
-func callArguments(text string) []string {
-	depth, quoted, from := 0, false, 0
-	var args []string
-	for i, c := range text {
-		switch {
-		case c == '\'':
-			quoted = !quoted
-		case quoted:
-		case c == '(' || c == '[':
-			depth++
-		case depth > 0 && (c == ')' || c == ']'):
-			depth--
-		case depth == 0 && (c == ',' || c == ')'):
-			args = append(args, strings.TrimSpace(text[from:i]))
-			from = i + 1
-			if c == ')' {
-				return args
-			}
-		}
-	}
-	return args
-}
-
-// publicFunctionsQuery gives all functions, in the order of their names. $1: the roles of
-// publicLevels.
-const publicFunctionsQuery = `
-with arg as (
-  select p.oid, a.n, a.name, format_type(a.type, null) as type, a.mode,
-         ' default ' || regexp_replace(
-           pg_get_function_arg_default(p.oid, (a.n)::int), '^(NULL|''.*''|[^:]+)::[a-z]+( [a-z]+)*(\[\])?$', '\1') as preset
-  from pg_proc as p
-  cross join lateral unnest(p.proargnames, coalesce(p.proallargtypes, p.proargtypes::oid[]),
-    coalesce(p.proargmodes, array_fill('i'::"char", array[p.pronargs::int]))) with ordinality as a(name, type, mode, n)
-  where p.pronamespace = 'outbox'::regnamespace
-), part as (
-  select a.oid,
-         coalesce(array_agg(a.name order by a.n) filter (where a.mode <> 't'), '{}') as names,
-         string_agg(concat(rpad(quote_ident(a.name), w.width), ' ', a.type,
-           lower(a.preset)), E',\n  ' order by a.n) filter (where a.mode <> 't') as takes,
-         string_agg(concat(rpad(quote_ident(a.name), w.width), ' ', a.type),
-           E',\n  ' order by a.n) filter (where a.mode = 't') as gives
-  from arg as a
-  cross join lateral (
-    select max(length(quote_ident(b.name))) as width from arg as b
-    where b.oid = a.oid and (b.mode = 't') = (a.mode = 't')
-  ) as w
-  group by a.oid
-)
-select p.proname::text,
-       case when count(*) over (partition by p.proname) > 1 then format('(%s)', oidvectortypes(p.proargtypes)) else '' end,
-       coalesce(a.names, '{}'),
-       concat('outbox.', p.proname, '(', case when p.pronargs > 1 then E'\n  ' end, a.takes, ')', E'\nreturns ',
-         coalesce(E'table (\n  ' || a.gives || ')', lower(pg_get_function_result(p.oid)))),
-       coalesce(obj_description(p.oid, 'pg_proc'), ''),
-       p.prosrc || coalesce(pg_get_function_sqlbody(p.oid), ''),
-       case when p.proname like 'grant\_%' then cardinality($1::text[])
-            else coalesce((select min(r.n) - 1 from unnest($1::text[]) with ordinality as r(name, n)
-                           where has_function_privilege(r.name, p.oid, 'execute')), 99) end::int
-from pg_proc as p left join part as a on a.oid = p.oid
-where p.pronamespace = 'outbox'::regnamespace
-order by p.proname collate "C", oidvectortypes(p.proargtypes) collate "C"`
-
-// publicViewsQuery gives name, comment and columns of each view. $1: the role that may select from them.
-const publicViewsQuery = `
-select c.relname::text, obj_description(c.oid, 'pg_class'),
-         (select string_agg(format('| %s | %s |', a.attname, format_type(a.atttypid, a.atttypmod)), E'\n' order by a.attnum)
-          from pg_attribute as a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped)
-from pg_class as c
-where c.relnamespace = 'outbox'::regnamespace and has_table_privilege($1, c.oid, 'select')
-order by c.relname collate "C"`
-
-// configTypeQuery gives the columns of outbox.config, which some functions return.
-const configTypeQuery = `
-select E'| column | type | default | |\n| --- | --- | --- | --- |\n'
-       || string_agg(format('| %s | %s | %s | %s |', a.attname, format_type(a.atttypid, a.atttypmod),
-            regexp_replace(pg_get_expr(d.adbin, d.adrelid), '::[a-z ]+$', ''),
-            coalesce(col_description(a.attrelid, a.attnum), 'Always true: there is one row')), E'\n' order by a.attnum)
-from pg_attribute as a
-left join pg_attrdef as d on d.adrelid = a.attrelid and d.adnum = a.attnum
-where a.attrelid = 'outbox.config'::regclass and a.attnum > 0 and not a.attisdropped`
