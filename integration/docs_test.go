@@ -187,6 +187,31 @@ func TestDocLinks(t *testing.T) {
 	}
 }
 
+// TestGuaranteesNameTests: the test files and scenarios that docs/guarantees.md names for a guarantee are there.
+func TestGuaranteesNameTests(t *testing.T) {
+	t.Parallel()
+	named := 0
+	for _, row := range regexp.MustCompile(`(?m)^\| \*\*INV-\d+\*\*.*$`).FindAllString(readDoc(t, "../docs/guarantees.md"), -1) {
+		cells := strings.Split(strings.TrimSuffix(row, " |"), " | ")
+		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[len(cells)-1], -1) {
+			pattern := m[1]
+			switch {
+			case !strings.HasSuffix(pattern, ".go"):
+				pattern = "testdata/scenarios/" + pattern + "*"
+			case strings.Contains(pattern, "/"):
+				pattern = "../" + pattern
+			}
+			if found, err := filepath.Glob(pattern); err != nil || len(found) == 0 {
+				t.Errorf("%.30s...: there is no %s", row, m[1])
+			}
+			named++
+		}
+	}
+	if named < 50 {
+		t.Errorf("only %d files are named", named)
+	}
+}
+
 // anchorsOf are those of the headings of a Markdown text.
 func anchorsOf(text string) []string {
 	var anchors []string
