@@ -46,7 +46,7 @@ func TestCLIUsageOfTheOutbox(t *testing.T) {
 	sweepFails(t, db.DSN, 2, []string{"once", "--sink", "stdout", "--shards", "0-99", "--batch", "10"}, "shard 16", "shards 0 to 15")
 	sweepFails(t, db.DSN, 2, []string{"run", "--sink", "stdout", "--shards", "0-99", "--batch", "10"}, "shard 16", "shards 0 to 15")
 	sweepFails(t, db.DSN, 2, []string{"explain", "--shards", "0-99", "--batch", "10"}, "outside 0 to 15")
-	sweepFails(t, db.DSN, 2, []string{"once", "--sink", "stdout"}, "Batch is 100", "max_batch")
+	sweepFails(t, db.DSN, 2, []string{"once", "--sink", "stdout"}, "--batch is 100", "max_batch")
 	sweepFails(t, db.DSN, 2, []string{"explain"}, "max_batch")
 }
 

@@ -5,6 +5,7 @@ import (
 	"log"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/snippet"
 )
@@ -15,6 +16,9 @@ type globalFlags struct {
 	LogLevel    string `enum:"debug,info,warn,error" default:"info" help:"Log lines of this level and above: ${enum}."`
 	LogFormat   string `enum:"text,json" default:"text" help:"Format of log lines and errors: ${enum}."`
 }
+
+// progressEvery is how often a long command logs how far it is.
+const progressEvery = 2 * time.Second
 
 // app is the process around a command: its streams, its log, and the global flags.
 type app struct {

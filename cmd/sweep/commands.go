@@ -57,6 +57,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		kong.Help(showHelp),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		kong.DefaultEnvars("SWEEP"),
+		nodeVars(),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(app),
 	)

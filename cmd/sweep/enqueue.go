@@ -19,9 +19,6 @@ const (
 
 	// A line that waits for others goes to the database after this long.
 	flushAfter = 100 * time.Millisecond
-
-	progressEvery = 2 * time.Second
-	stopGrace     = 10 * time.Second // for what is under way when the program is asked to stop
 )
 
 type enqueueCmd struct {

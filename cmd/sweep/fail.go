@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 // fail prints the error with which a command ended, and the error's hint, and returns the
@@ -29,12 +31,19 @@ func (a *app) fail(err error) int {
 	if errors.As(err, &pg) && strings.HasPrefix(pg.Code, "OB") { // raised by functions of the outbox, for a person to read
 		text = strings.Replace(text, pg.Error(), pg.Message, 1)
 	}
+	var field *node.ConfigError
+	if errors.As(err, &field) {
+		text = strings.Replace(text, field.Error(), flagOf(field.Field)+" "+field.Problem, 1)
+	}
 	text = a.hide(text)
 	switch {
 	case errors.As(err, &wrong):
 		code, hint = exitUsage, wrong.hint
-	case errors.Is(err, driver.ErrBadArgument), pg != nil && pg.Code == "OB001":
+	case errors.Is(err, driver.ErrBadArgument), field != nil, pg != nil && pg.Code == "OB001":
 		code = exitUsage
+	}
+	if code == exitUsage && hint == "" && a.command != "" {
+		hint = "sweep " + a.command + " --help shows how it is used."
 	}
 	if a.jsonLog {
 		if hint == "" {
@@ -49,6 +58,19 @@ func (a *app) fail(err error) int {
 		fmt.Fprintf(a.stderr, "  %s\n", visible(hint))
 	}
 	return code
+}
+
+// flagOf is the flag for a field of a node's configuration: --min-pause for MinPause.
+func flagOf(field string) string {
+	var b strings.Builder
+	b.WriteByte('-')
+	for _, r := range field {
+		if unicode.IsUpper(r) {
+			b.WriteByte('-')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
 }
 
 // hide replaces connection strings in the text of an error. Errors repeat wrong arguments

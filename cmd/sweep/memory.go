@@ -2,15 +2,32 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"os"
 	"runtime/debug"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/docker/go-units"
+
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
-// defaultBudget is the byte budget where memory is not short.
-const defaultBudget = 64 << 20
+// byteSize is a number of bytes as a flag: 67108864, 64MiB, 1g; 0 is auto.
+type byteSize int64
+
+// UnmarshalText reads a size; units are powers of 1,024.
+func (b *byteSize) UnmarshalText(text []byte) error {
+	if string(text) == "auto" {
+		*b = 0
+		return nil
+	}
+	n, err := units.RAMInBytes(string(text))
+	if err != nil || n <= 0 {
+		return fmt.Errorf("%q is not a size in bytes; write 67108864, 64MiB, 1GiB, or auto", text)
+	}
+	*b = byteSize(n)
+	return nil
+}
 
 // Shares of the memory that the container may use. The garbage collector keeps its heap
 // below nine tenths: the rest is for memory that it does not count. Payloads in flight may
@@ -26,6 +43,7 @@ const (
 // below that limit: a process that is killed for its memory settles no message.
 func fitMemory(a *app, budget byteSize) byteSize {
 	limit, err := memlimit.FromCgroup()
+	defaultBudget := byteSize(node.Defaults().Budget)
 	if err != nil || limit == 0 || limit >= 1<<62 {
 		return cmp.Or(budget, defaultBudget)
 	}

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"reflect"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/docker/go-units"
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink"
@@ -17,54 +20,68 @@ import (
 	"github.com/fairclaim/fairclaim/driver/node"
 )
 
-// nodeFlags are what once and run share: where messages go, and how much at a time.
+// nodeFlags are the flags that once and run share: where messages go, and how many at a
+// time. nodeVars gives the defaults.
 type nodeFlags struct {
-	Sink  string   `required:"" placeholder:"SINK" help:"Where messages go: stdout, exec:COMMAND or an http(s):// URL, in which {namespace} and {task_queue} may stand."`
-	Route []string `sep:"none" placeholder:"QUEUE=SINK" help:"Where those of one task queue go instead. Repeat it for more; the variable holds one a line."`
+	Sink  string   `required:"" placeholder:"SINK" help:"Where messages go: stdout, exec:COMMAND, or an http:// or https:// URL, in which {namespace} and {task_queue} stand for those of the message."`
+	Route []string `sep:"none" placeholder:"QUEUE=SINK" help:"Where the messages of one task queue go instead. Repeat the flag for more task queues; the variable has one on each line."`
 
-	Batch    int           `default:"100" help:"Most rows of one claim (default ${default})."`
-	Budget   byteSize      `default:"auto" help:"Payload bytes in flight, claimed and not settled; auto (the default) is 64MiB, or a quarter of the memory that the container may use where that is less."`
-	High     float64       `default:"0.8" help:"Share of the budget at which claiming pauses (default ${default})."`
-	Low      float64       `default:"0.5" help:"Share of the budget down to which it drains before claiming resumes (default ${default})."`
-	MinPause time.Duration `default:"500ms" help:"Shortest pause (default ${default})."`
-	Slots    int           `default:"64" help:"Deliveries at a time, for each sink (default ${default})."`
-	Share    float64       `default:"0.5" help:"Part of a sink's slots, and of the low watermark's bytes, that deliveries of one namespace can hold (default ${default})."`
+	Batch    int           `default:"${node_batch}" help:"Most messages of one claim (default ${default})."`
+	Budget   byteSize      `default:"auto" help:"Most bytes of payloads in flight: claimed, and not settled. auto (the default) is ${node_budget}, or a quarter of the memory of the container where that is less."`
+	High     float64       `default:"${node_high}" help:"Part of the budget at which claiming pauses (default ${default})."`
+	Low      float64       `default:"${node_low}" help:"Part of the budget to which the bytes in flight must fall before claiming resumes (default ${default})."`
+	MinPause time.Duration `default:"${node_min_pause}" help:"Shortest pause of claiming (default ${default})."`
+	Slots    int           `default:"${node_slots}" help:"Most deliveries at a time, for each sink (default ${default})."`
+	Share    float64       `default:"${node_share}" help:"Part of a sink's slots, and of the bytes at --low, that the deliveries of one namespace can hold (default ${default})."`
 
-	DeliveryTimeout time.Duration `default:"30s" help:"Longest delivery; a claim's lease is extended that long (default ${default})."`
-	DrainTimeout    time.Duration `default:"30s" help:"How long a stop waits for what is in flight (default ${default})."`
+	DeliveryTimeout time.Duration `default:"${node_delivery_timeout}" help:"Longest delivery; the lease of the message is extended by as much (default ${default})."`
+	DrainTimeout    time.Duration `default:"${node_drain_timeout}" help:"How long a stop waits for messages in flight (default ${default})."`
 }
 
-// Validate refuses what no node could work with: before it connects, and also a zero,
-// which the driver would take for its default.
-func (f *nodeFlags) Validate() error {
-	for _, n := range []struct {
-		flag  string
-		value int
-	}{{"--batch", f.Batch}, {"--slots", f.Slots}} {
-		if n.value < 1 {
-			return fmt.Errorf("%s must be 1 or more, not %d", n.flag, n.value)
-		}
+// nodeVars are the variables in the tags of nodeFlags: the defaults of a node.
+func nodeVars() kong.Vars {
+	d := node.Defaults()
+	return kong.Vars{
+		"node_batch":            strconv.Itoa(d.Batch),
+		"node_budget":           units.BytesSize(float64(d.Budget)),
+		"node_delivery_timeout": d.DeliveryTimeout.String(),
+		"node_drain_timeout":    d.DrainTimeout.String(),
+		"node_high":             fmt.Sprint(d.High),
+		"node_low":              fmt.Sprint(d.Low),
+		"node_min_pause":        d.MinPause.String(),
+		"node_share":            fmt.Sprint(d.Share),
+		"node_slots":            strconv.Itoa(d.Slots),
+		"node_tick":             d.Tick.String(),
 	}
-	for _, d := range []struct {
-		flag  string
-		value time.Duration
-	}{{"--min-pause", f.MinPause}, {"--delivery-timeout", f.DeliveryTimeout}, {"--drain-timeout", f.DrainTimeout}} {
-		if d.value <= 0 {
-			return fmt.Errorf("%s must be above 0, not %v", d.flag, d.value)
-		}
-	}
-	switch { // a NaN is refused as well
-	case !(f.High > 0 && f.High <= 1):
-		return fmt.Errorf("--high must be above 0, up to 1, not %v", f.High)
-	case !(f.Low > 0 && f.Low <= f.High):
-		return fmt.Errorf("--low must be above 0, up to --high (%v), not %v", f.High, f.Low)
-	case !(f.Share > 0 && f.Share <= 1):
-		return fmt.Errorf("--share must be above 0, up to 1, not %v", f.Share)
-	}
-	return nil
 }
 
-// routeValues are the routes, one each: an environment variable holds one a line.
+// config is the configuration of a node with these flags, in the fields that they set.
+// An error names a flag.
+func (f *nodeFlags) config() (node.Config, error) {
+	for _, v := range []struct {
+		flag  string
+		value any
+	}{
+		{"--batch", f.Batch},
+		{"--slots", f.Slots},
+		{"--share", f.Share},
+		{"--high", f.High},
+		{"--low", f.Low},
+		{"--min-pause", f.MinPause},
+		{"--delivery-timeout", f.DeliveryTimeout},
+		{"--drain-timeout", f.DrainTimeout},
+	} {
+		if reflect.ValueOf(v.value).IsZero() { // in a Config, that is the default
+			return node.Config{}, usage("%s is %v: give more than 0", v.flag, v.value)
+		}
+	}
+	return node.Config{
+		Batch: f.Batch, High: f.High, Low: f.Low, MinPause: f.MinPause, Slots: f.Slots, Share: f.Share,
+		DeliveryTimeout: f.DeliveryTimeout, DrainTimeout: f.DrainTimeout,
+	}, nil
+}
+
+// routeValues are the values of --route. The environment variable has one on each line.
 func (f *nodeFlags) routeValues() []string {
 	var values []string
 	for _, lines := range f.Route {
@@ -77,83 +94,60 @@ func (f *nodeFlags) routeValues() []string {
 	return values
 }
 
-// byteSize is a number of bytes as a flag: 67108864, 64MiB, 1g; 0 is auto.
-type byteSize int64
-
-// UnmarshalText reads a size; units are powers of 1,024.
-func (b *byteSize) UnmarshalText(text []byte) error {
-	if string(text) == "auto" {
-		*b = 0
-		return nil
-	}
-	n, err := units.RAMInBytes(string(text))
-	if err != nil || n <= 0 {
-		return fmt.Errorf("%q is not a size in bytes; write 67108864, 64MiB, 1GiB, or auto", text)
-	}
-	*b = byteSize(n)
-	return nil
-}
-
-// sweeper is a node on its way from flags to its end.
+// sweeper is a node with its sinks and its pool.
 type sweeper struct {
 	*node.Node
 	toStdout bool // a sink writes to standard output
 	close    func()
 }
 
-// newNode makes the sinks and the sweeper, and connects. A nil list of shards leaves the
-// choice to the sweeper.
+// newNode checks the flags, makes the sinks, connects, and makes the node. A nil list of
+// shards leaves the choice to the node.
 func (f *nodeFlags) newNode(ctx context.Context, a *app, name string, tick time.Duration, shards []int32) (*sweeper, error) {
-	values := f.routeValues()
-	routes, err := sink.NewRoutes(f.Sink, values, sink.Options{
+	config, err := f.config()
+	if err != nil {
+		return nil, err
+	}
+	routes, err := sink.NewRoutes(f.Sink, f.routeValues(), sink.Options{
 		Stdout: a.stdout, HTTPTimeout: f.DeliveryTimeout, HTTPConns: f.Slots, ExecTimeout: f.DeliveryTimeout,
 	})
 	if err != nil {
 		return nil, &usageError{err: err}
 	}
-	config := node.Config{
-		Node: name, Shards: shards, Routes: map[string]node.Sink{},
-		Batch: f.Batch, Tick: tick, Budget: int64(fitMemory(a, f.Budget)), High: f.High, Low: f.Low, MinPause: f.MinPause,
-		Slots: f.Slots, Share: f.Share, DeliveryTimeout: f.DeliveryTimeout, DrainTimeout: f.DrainTimeout, Logger: a.log,
-	}
-	_, config.Sink = routes.For("") // no task queue has this name
-	for _, value := range values {
-		r, err := sink.ParseRoute(value)
-		if err != nil {
-			return nil, &usageError{err: err}
-		}
-		_, config.Routes[r.TaskQueue] = routes.For(r.TaskQueue)
+	config.Node, config.Shards, config.Tick, config.Logger = name, shards, tick, a.log
+	config.Sink, config.Routes = routes.Default, routes.ByQueue
+	config.Budget = int64(fitMemory(a, f.Budget))
+	if err := config.Check(); err != nil { // before it connects
+		routes.Close()
+		return nil, err
 	}
 	pool, err := a.openPool(ctx, name, 4)
 	if err != nil {
 		routes.Close()
 		return nil, err
 	}
-	n := &sweeper{close: func() { closePool(pool); routes.Close() }}
-	for _, name := range routes.Names() {
-		n.toStdout = n.toStdout || name == "stdout"
-	}
+	n := &sweeper{toStdout: routes.ToStdout, close: func() { closePool(pool); routes.Close() }}
 	n.Node, err = node.New(pool, config)
 	if err != nil {
 		n.close()
-		return nil, &usageError{err: err}
+		return nil, err
 	}
 	return n, nil
 }
 
-// echo is how long after the first signal another one counts as the same: timeout(1) and
-// shells send it to the process and to its group.
+// echo is how long after the first signal another signal counts as the same one: timeout(1)
+// and shells send a signal to the process and to its process group.
 const echo = 300 * time.Millisecond
 
-var errSecondSignal = errors.New("stopped by a second signal: deliveries were cut short, their messages are released")
+var errSecondSignal = errors.New("stopped by a second signal: deliveries were cut short, and their messages released")
 
-// work runs the sweeper. The first signal drains it, the second ends it at once.
+// work runs the node. The first signal drains it, a second one ends it at once.
 func (n *sweeper) work(ctx context.Context, a *app, sweep func(context.Context) error) error {
 	defer n.close()
-	stdout.CatchBrokenPipe() // also of the log's: release what is claimed before the end
+	stdout.CatchBrokenPipe() // a log that nobody reads must not end the process before it has released its messages
 	hard, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
-	// Listening on before main's own listening ends with the first signal.
+	// main stops listening at the first signal; this goes on.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it, and means it

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/shards"
 )
@@ -40,7 +39,7 @@ func (c *onceCmd) Validate() error {
 	if c.Shards.Auto {
 		return errors.New("--shards auto is for run: once is no node that shards are given to; name all, or a list")
 	}
-	return c.nodeFlags.Validate()
+	return nil
 }
 
 type onceResult struct {
@@ -55,7 +54,7 @@ type onceResult struct {
 
 // Run sweeps until there is nothing left to do.
 func (c *onceCmd) Run(ctx context.Context, a *app) error {
-	n, err := c.newNode(ctx, a, c.Node, 500*time.Millisecond, c.Shards.List)
+	n, err := c.newNode(ctx, a, c.Node, 0, c.Shards.List)
 	if err != nil {
 		return err
 	}

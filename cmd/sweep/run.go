@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -14,7 +15,7 @@ import (
 type runCmd struct {
 	Node      string        `placeholder:"NAME" env:"SWEEP_NODE" help:"Name of this node, unlike that of any other; without it, the host's name and the process id."`
 	Shards    shards.Choice `default:"auto" placeholder:"0-7,12" help:"Which shards to claim from: auto (the default), its part of those that no node names; all; or a list."`
-	Tick      time.Duration `default:"500ms" help:"Time between claims while there is little to do (default ${default})."`
+	Tick      time.Duration `default:"${node_tick}" help:"Time between claims while there is little to do (default ${default})."`
 	nodeFlags `embed:""`
 }
 
@@ -31,12 +32,12 @@ Examples:
     SWEEP_ROUTE=$'email=exec:send-mail\nsms=https://sms.example.com/send' sweep run --sink stdout`
 }
 
-// Validate refuses what no node could work with.
+// Validate checks the tick: the zero value in a node's configuration is the default.
 func (c *runCmd) Validate() error {
-	if c.Tick <= 0 {
-		return fmt.Errorf("--tick must be above 0, not %v", c.Tick)
+	if c.Tick == 0 {
+		return errors.New("--tick is 0s: give more than 0")
 	}
-	return c.nodeFlags.Validate()
+	return nil
 }
 
 // Run works as a node.

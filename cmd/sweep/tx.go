@@ -44,6 +44,10 @@ func isRetryable(err error) bool {
 	return errors.As(err, &pg) && (pg.Code == "40P01" || pg.Code == "40001")
 }
 
+// stopGrace is how long a command may go on with what it has begun when it is asked to
+// stop.
+const stopGrace = 10 * time.Second
+
 // graceful returns a context that ends grace after ctx has ended: for work that must not
 // stop half-way.
 func graceful(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {

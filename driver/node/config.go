@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"github.com/fairclaim/fairclaim/watermark"
 )
 
 // Config is how a [Node] works. The zero value of each field but Node and Sink means
@@ -45,60 +43,94 @@ type Config struct {
 	Logger *slog.Logger // default: slog.Default()
 }
 
+// Defaults returns the defaults of the fields of [Config] that do not depend on other
+// fields; all other fields are zero.
+func Defaults() Config {
+	return Config{
+		Batch: 100, Tick: 500 * time.Millisecond, Budget: 64 << 20, High: 0.8, Low: 0.5, MinPause: 500 * time.Millisecond,
+		Slots: 64, Share: 0.5, DeliveryTimeout: 30 * time.Second, DrainTimeout: 30 * time.Second, CallTimeout: 15 * time.Second,
+		HeartbeatEvery: 2 * time.Second, PruneEvery: time.Minute,
+	}
+}
+
+// ConfigError says which field of a [Config] has a value that no node can work with.
+type ConfigError struct {
+	Field   string // "Batch"
+	Problem string // the value, and which values are good: "is -1: give 1 or more"
+}
+
+func (e *ConfigError) Error() string { return "config." + e.Field + " " + e.Problem }
+
+func badField(field, format string, args ...any) error {
+	return &ConfigError{Field: field, Problem: fmt.Sprintf(format, args...)}
+}
+
+// Check returns an error for a configuration that [New] refuses, a [*ConfigError]. It
+// needs no database.
+func (c Config) Check() error {
+	_, err := c.withDefaults()
+	return err
+}
+
 // longest is the longest time that the loop counts with: what is meant as endless is held
 // to it, so that no sum of times overflows.
 const longest = 10 * 365 * 24 * time.Hour
 
 // withDefaults fills in and checks. Errors name the field and say what it takes.
 func (c Config) withDefaults() (Config, error) {
-	c.Batch = cmp.Or(c.Batch, 100)
-	c.Tick = cmp.Or(c.Tick, 500*time.Millisecond)
-	c.Budget = cmp.Or(c.Budget, 64<<20)
-	c.High = cmp.Or(c.High, 0.8)
-	c.Low = cmp.Or(c.Low, 0.5)
-	c.MinPause = cmp.Or(c.MinPause, 500*time.Millisecond)
-	c.Slots = cmp.Or(c.Slots, 64)
-	c.Share = cmp.Or(c.Share, 0.5)
+	defaults := Defaults()
+	c.Batch = cmp.Or(c.Batch, defaults.Batch)
+	c.Tick = cmp.Or(c.Tick, defaults.Tick)
+	c.Budget = cmp.Or(c.Budget, defaults.Budget)
+	c.High = cmp.Or(c.High, defaults.High)
+	c.Low = cmp.Or(c.Low, defaults.Low)
+	c.MinPause = cmp.Or(c.MinPause, defaults.MinPause)
+	c.Slots = cmp.Or(c.Slots, defaults.Slots)
+	c.Share = cmp.Or(c.Share, defaults.Share)
 	c.Queue = cmp.Or(c.Queue, 10*c.Batch)
 	c.Stash = cmp.Or(c.Stash, 10*c.Queue)
-	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, 30*time.Second)
-	c.DrainTimeout = cmp.Or(c.DrainTimeout, 30*time.Second)
-	c.CallTimeout = cmp.Or(c.CallTimeout, 15*time.Second)
-	c.HeartbeatEvery = cmp.Or(c.HeartbeatEvery, 2*time.Second)
-	c.PruneEvery = cmp.Or(c.PruneEvery, time.Minute)
+	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, defaults.DeliveryTimeout)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, defaults.DrainTimeout)
+	c.CallTimeout = cmp.Or(c.CallTimeout, defaults.CallTimeout)
+	c.HeartbeatEvery = cmp.Or(c.HeartbeatEvery, defaults.HeartbeatEvery)
+	c.PruneEvery = cmp.Or(c.PruneEvery, defaults.PruneEvery)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 
 	if c.Node == "" || len(c.Node) > 512 {
-		return c, fmt.Errorf("config.Node has %d bytes: give 1 to 512", len(c.Node))
+		return c, badField("Node", "has %d bytes: give 1 to 512", len(c.Node))
 	}
 	if !utf8.ValidString(c.Node) || strings.ContainsRune(c.Node, 0) {
-		return c, fmt.Errorf("config.Node is %q: give UTF-8 without NUL", c.Node)
+		return c, badField("Node", "is %q: give UTF-8 without NUL", c.Node)
 	}
 	if c.Sink == nil {
-		return c, fmt.Errorf("config.Sink is nil: say where messages go")
+		return c, badField("Sink", "is nil: say where messages go")
 	}
 	for queue, sink := range c.Routes {
 		if sink == nil {
-			return c, fmt.Errorf("config.Routes[%q] is nil: say where its messages go", queue)
+			return c, badField(fmt.Sprintf("Routes[%q]", queue), "is nil: say where its messages go")
 		}
 	}
-	if _, err := watermark.ParamsFromBudget(c.Budget, c.High, c.Low, c.MinPause); err != nil {
-		return c, err
-	}
-	if !(c.Share > 0 && c.Share <= 1) {
-		return c, fmt.Errorf("config.Share is %v: give more than 0, up to 1", c.Share)
+	switch { // the comparisons refuse a NaN as well
+	case c.Budget < 1:
+		return c, badField("Budget", "is %d: give 1 or more", c.Budget)
+	case !(c.High > 0 && c.High <= 1):
+		return c, badField("High", "is %v: give more than 0, up to 1", c.High)
+	case !(c.Low > 0 && c.Low <= c.High):
+		return c, badField("Low", "is %v: give more than 0, up to High (%v)", c.Low, c.High)
+	case !(c.Share > 0 && c.Share <= 1):
+		return c, badField("Share", "is %v: give more than 0, up to 1", c.Share)
 	}
 	counts := map[string]int{"Batch": c.Batch, "Slots": c.Slots, "Queue": c.Queue, "Stash": c.Stash}
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		if counts[name] < 1 {
-			return c, fmt.Errorf("config.%s is %d: give 1 or more", name, counts[name])
+			return c, badField(name, "is %d: give 1 or more", counts[name])
 		}
 	}
 	c.PruneEvery = min(c.PruneEvery, longest)
 	times := map[string]*time.Duration{
-		"Tick": &c.Tick, "DeliveryTimeout": &c.DeliveryTimeout, "DrainTimeout": &c.DrainTimeout,
+		"Tick": &c.Tick, "MinPause": &c.MinPause, "DeliveryTimeout": &c.DeliveryTimeout, "DrainTimeout": &c.DrainTimeout,
 		"CallTimeout": &c.CallTimeout, "HeartbeatEvery": &c.HeartbeatEvery,
 	}
 	if c.RescueEvery != 0 {
@@ -106,7 +138,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(times)) {
 		if *times[name] <= 0 {
-			return c, fmt.Errorf("config.%s is %v: give more than 0", name, *times[name])
+			return c, badField(name, "is %v: give more than 0", *times[name])
 		}
 		*times[name] = min(*times[name], longest)
 	}

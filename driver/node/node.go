@@ -204,7 +204,7 @@ func (n *Node) newLoop(ctx context.Context, live bool, maxSweeps int) (*loop, er
 		return nil, err
 	}
 	if c.Batch > outbox.MaxBatch {
-		return nil, fmt.Errorf("%w: config.Batch is %d: the outbox gives up to %d (max_batch)", driver.ErrBadArgument, c.Batch, outbox.MaxBatch)
+		return nil, fmt.Errorf("%w: %w", driver.ErrBadArgument, badField("Batch", "is %d: the outbox gives up to %d (max_batch)", c.Batch, outbox.MaxBatch))
 	}
 	shards := make([]int32, outbox.ShardCount)
 	for i := range shards {

@@ -14,12 +14,12 @@ const maxTaskQueue = 512
 // Route sends the messages of one task queue to a sink of their own.
 type Route struct {
 	TaskQueue string
-	Spec      string // as [Parse] takes it
+	Spec      string // as [Parse] reads it
 }
 
-// ParseRoute parses QUEUE=SINK. They part at the first '=' that a known kind of
-// sink follows, so a queue's name may hold '=' as well; only a name that has
-// "=stdout" at its end, or "=exec:", "=http:" or "=https:" in it, cannot be given.
+// ParseRoute parses QUEUE=SINK. The name of a queue may hold '=' too: it ends before the
+// first '=' that a kind of sink follows. So a queue cannot be given whose name ends with
+// "=stdout", or has "=exec:", "=http:" or "=https:" in it.
 func ParseRoute(value string) (Route, error) {
 	queue, spec, ok := strings.Cut(value, "=")
 	if !ok {
@@ -43,42 +43,35 @@ func ParseRoute(value string) (Route, error) {
 	return Route{TaskQueue: queue, Spec: spec}, nil
 }
 
-// Routes finds the sink of a task queue. It does not change after [NewRoutes], so
-// any number of goroutines may use it.
+// Routes are the sinks of a node. [NewRoutes] makes them.
 type Routes struct {
-	fallback target
-	queues   map[string]target
-	all      []target
+	Default  node.Sink            // for the messages of all queues but those in ByQueue
+	ByQueue  map[string]node.Sink // for the messages of one task queue each; names are compared byte by byte
+	ToStdout bool                 // one of the sinks writes to Options.Stdout
+
+	all []node.Sink // each sink once, Default first
 }
 
-type target struct {
-	name string
-	sink Sink
-}
-
-// NewRoutes makes the sinks of a default spec and of any number of QUEUE=SINK
-// values. Equal specs share one sink. Errors begin with the flag at fault, --sink
-// or --route.
+// NewRoutes makes a sink for defaultSpec, and for each of the values QUEUE=SINK. Equal
+// specs share one sink. An error begins with the flag that is wrong, --sink or --route.
 func NewRoutes(defaultSpec string, values []string, options Options) (*Routes, error) {
-	made := map[string]target{}
-	names := map[string]bool{}
-	r := &Routes{queues: map[string]target{}}
-	add := func(spec string) (target, error) {
-		if t, ok := made[spec]; ok {
-			return t, nil
+	made := map[string]node.Sink{}
+	r := &Routes{ByQueue: map[string]node.Sink{}}
+	add := func(spec string) (node.Sink, error) {
+		if s, ok := made[spec]; ok {
+			return s, nil
 		}
 		s, err := Parse(spec, options)
 		if err != nil {
-			return target{}, err
+			return nil, err
 		}
-		t := target{name: unique(names, s.String()), sink: s}
-		names[t.name] = true
-		made[spec] = t
-		r.all = append(r.all, t)
-		return t, nil
+		made[spec] = s
+		r.all = append(r.all, s)
+		r.ToStdout = r.ToStdout || kindOf(spec) == "stdout"
+		return s, nil
 	}
 	var err error
-	if r.fallback, err = add(defaultSpec); err != nil {
+	if r.Default, err = add(defaultSpec); err != nil {
 		return nil, fmt.Errorf("--sink %q: %w", show(defaultSpec), err)
 	}
 	for _, value := range values {
@@ -86,50 +79,20 @@ func NewRoutes(defaultSpec string, values []string, options Options) (*Routes, e
 		if err != nil {
 			return nil, fmt.Errorf("--route: %w", err)
 		}
-		if _, ok := r.queues[route.TaskQueue]; ok {
+		if _, ok := r.ByQueue[route.TaskQueue]; ok {
 			return nil, fmt.Errorf("--route: the task queue %q has two sinks; give it one", cut(route.TaskQueue))
 		}
-		if r.queues[route.TaskQueue], err = add(route.Spec); err != nil {
+		if r.ByQueue[route.TaskQueue], err = add(route.Spec); err != nil {
 			return nil, fmt.Errorf("--route %q: %w", cut(route.TaskQueue)+"="+show(route.Spec), err)
 		}
 	}
 	return r, nil
 }
 
-// unique returns name, with a number behind it if it is taken: sinks that differ
-// only in what their names hide still need names of their own.
-func unique(taken map[string]bool, name string) string {
-	candidate := name
-	for n := 2; taken[candidate]; n++ {
-		candidate = fmt.Sprintf("%s (%d)", name, n)
-	}
-	return candidate
-}
-
-// For returns the sink for a task queue, and a name that no other sink has. The
-// queue's name is compared byte by byte.
-func (r *Routes) For(taskQueue string) (name string, s node.Sink) {
-	t, ok := r.queues[taskQueue]
-	if !ok {
-		t = r.fallback
-	}
-	return t.name, t.sink
-}
-
-// Names returns the names of all sinks, the default one first.
-func (r *Routes) Names() []string {
-	var names []string
-	for _, t := range r.all {
-		names = append(names, t.name)
-	}
-	return names
-}
-
-// Close gives back what the sinks hold (idle connections). No Deliver may be under
-// way.
+// Close closes what the sinks hold open (idle connections). No delivery may be under way.
 func (r *Routes) Close() {
-	for _, t := range r.all {
-		if c, ok := t.sink.(interface{ Close() }); ok {
+	for _, s := range r.all {
+		if c, ok := s.(interface{ Close() }); ok {
 			c.Close()
 		}
 	}

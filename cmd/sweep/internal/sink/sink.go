@@ -15,14 +15,13 @@ import (
 	"github.com/fairclaim/fairclaim/driver/node"
 )
 
-// known is what an error about a sink offers.
+// known lists the kinds of sinks, for errors.
 const known = "use stdout, exec:COMMAND [ARGUMENT...], http://HOST/PATH or https://HOST/PATH"
 
-// Options are what the sinks need beside their spec. The zero value is ready to
-// use.
+// Options apply to all sinks that are made with them. The zero value is ready to use.
 type Options struct {
-	// Stdout is where the stdout sink writes; nil is os.Stdout, which wants
-	// [stdout.CatchBrokenPipe].
+	// Stdout is where the stdout sink writes; nil is os.Stdout. For os.Stdout the caller
+	// must have called [stdout.CatchBrokenPipe].
 	Stdout io.Writer
 
 	// HTTPTimeout bounds each HTTP exchange, from dialling to the end of the body;
@@ -51,8 +50,8 @@ type Sink interface {
 //	                    posts each message; {namespace} and {task_queue} may stand in
 //	                    path and query
 //
-// Its errors show no more of spec than its kind and what cannot be a secret. Two
-// stdout sinks must not write to the same place: use [NewRoutes] for several specs.
+// Errors repeat no part of spec that may be a secret. Two stdout sinks must not write to
+// the same place: use [NewRoutes] for several specs.
 func Parse(spec string, options Options) (Sink, error) {
 	switch kindOf(spec) {
 	case "stdout":
@@ -79,7 +78,8 @@ func orNil[S Sink](s S, err error) (Sink, error) {
 	return s, nil
 }
 
-// kindOf returns the kind of sink that spec asks for, "" if there is no such kind.
+// kindOf returns the kind of sink that spec names: "stdout", "exec", "http", or "" for no
+// known kind.
 func kindOf(spec string) string {
 	kind, _, colon := strings.Cut(spec, ":")
 	switch {
@@ -93,7 +93,7 @@ func kindOf(spec string) string {
 	return ""
 }
 
-// show returns what may be shown of a spec: all of stdout, the kind of the rest.
+// show returns the part of a spec that an error may repeat: the kind, without what follows.
 func show(spec string) string {
 	kind, _, colon := strings.Cut(spec, ":")
 	if colon {
@@ -102,7 +102,7 @@ func show(spec string) string {
 	return cut(spec)
 }
 
-// cut bounds what an error shows of something mistyped.
+// cut shortens a text that an error repeats.
 func cut(s string) string {
 	const most = 40
 	if len(s) <= most {

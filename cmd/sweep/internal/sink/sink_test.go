@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,6 +102,14 @@ func TestParseRoute(t *testing.T) {
 	}
 }
 
+// sinkFor is how a node chooses the sink of a task queue.
+func sinkFor(r *Routes, queue string) node.Sink {
+	if s, ok := r.ByQueue[queue]; ok {
+		return s
+	}
+	return r.Default
+}
+
 func TestRoutes(t *testing.T) {
 	var out bytes.Buffer
 	r, err := NewRoutes("stdout", []string{
@@ -112,34 +119,45 @@ func TestRoutes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
+	// Queues whose specs are equal share a sink; queues whose specs differ do not, also
+	// where the sinks' names are equal.
 	sinks := map[string]node.Sink{}
-	for _, c := range []struct{ queue, name string }{
-		{"other", "stdout"},
-		{"", "stdout"},
-		{"A", "stdout"},
-		{"a ", "stdout"},
-		{"d", "stdout"},
-		{"a", "exec:sh"},
-		{"c", "exec:sh"},
-		{"b", "exec:sh (2)"},
-		{"cafe\u0301", "https://h"},
-		{"caf\u00e9", "https://h (2)"},
+	for _, c := range []struct{ queue, spec, name string }{
+		{"other", "stdout", "stdout"},
+		{"", "stdout", "stdout"},
+		{"A", "stdout", "stdout"},
+		{"a ", "stdout", "stdout"},
+		{"d", "stdout", "stdout"},
+		{"a", "exit 65", "exec:sh"},
+		{"c", "exit 65", "exec:sh"},
+		{"b", "exit 0", "exec:sh"},
+		{"cafe\u0301", "x=1", "https://h"},
+		{"caf\u00e9", "x=2", "https://h"},
 	} {
-		name, s := r.For(c.queue)
-		if name != c.name {
-			t.Errorf("For(%q) is %q, want %q", c.queue, name, c.name)
+		s := sinkFor(r, c.queue)
+		if name := fmt.Sprint(s); name != c.name {
+			t.Errorf("the sink of %q is %q, want %q", c.queue, name, c.name)
 		}
-		if before, ok := sinks[name]; ok && before != s {
-			t.Errorf("two sinks with the name %q", name)
+		if before, ok := sinks[c.spec]; ok && before != s {
+			t.Errorf("two sinks for %q", c.spec)
 		}
-		sinks[name] = s
+		for spec, other := range sinks {
+			if spec != c.spec && other == s {
+				t.Errorf("one sink for %q and %q", spec, c.spec)
+			}
+		}
+		sinks[c.spec] = s
 	}
-	if want := []string{"stdout", "exec:sh", "exec:sh (2)", "https://h", "https://h (2)"}; !slices.Equal(r.Names(), want) {
-		t.Errorf("Names() = %q, want %q", r.Names(), want)
+	if len(r.all) != len(sinks) || len(r.ByQueue) != 6 || !r.ToStdout {
+		t.Errorf("%d sinks, want %d; %d queues; to stdout: %v", len(r.all), len(sinks), len(r.ByQueue), r.ToStdout)
+	}
+	for spec, toStdout := range map[string]bool{"exec:true": false, "https://stdout": false, "stdout": true} {
+		if r, err := NewRoutes(spec, nil, Options{Stdout: &out}); err != nil || r.ToStdout != toStdout {
+			t.Errorf("%s goes to stdout: %+v, %v", spec, r, err)
+		}
 	}
 	for queue, want := range map[string]string{"a": sinktest.Failed, "b": sinktest.Done, "x": sinktest.Done} {
-		_, s := r.For(queue)
-		if got := sinktest.Outcome(s.Deliver(t.Context(), driver.Delivery{TaskQueue: queue})); got != want {
+		if got := sinktest.Outcome(sinkFor(r, queue).Deliver(t.Context(), driver.Delivery{TaskQueue: queue})); got != want {
 			t.Errorf("queue %q: %s, want %s", queue, got, want)
 		}
 	}
@@ -181,8 +199,7 @@ func TestTimeouts(t *testing.T) {
 	}
 	defer r.Close()
 	for queue, says := range map[string]string{"other": "timed out after 50ms", "q": "timed out after 60ms"} {
-		_, s := r.For(queue)
-		if err := s.Deliver(t.Context(), driver.Delivery{}); err == nil || !strings.Contains(err.Error(), says) {
+		if err := sinkFor(r, queue).Deliver(t.Context(), driver.Delivery{}); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("queue %q: %v, want %q", queue, err, says)
 		}
 	}
@@ -209,7 +226,8 @@ func TestRealWebhooksOverRoutes(t *testing.T) {
 	defer r.Close()
 	want := map[string]int{}
 	for _, m := range messages {
-		name, s := r.For(m.TaskQueue)
+		s := sinkFor(r, m.TaskQueue)
+		name := fmt.Sprint(s)
 		want[name]++
 		if err := s.Deliver(t.Context(), m); err != nil {
 			t.Fatalf("%s to %s: %v", m.DispatchKey, name, err)
