@@ -27,7 +27,7 @@ func (d duration) interval() string {
 var errDuration = errors.New(`not a duration; write 30s, 15m, 12h, 7d or 1d12h`)
 
 // parseDuration is time.ParseDuration with whole days before the rest. A sign before the
-// days is that of all.
+// days counts for the rest too.
 func parseDuration(text string) (time.Duration, error) {
 	before, rest, hasDays := strings.Cut(text, "d")
 	if !hasDays {

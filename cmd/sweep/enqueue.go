@@ -14,32 +14,32 @@ import (
 )
 
 const (
-	batchRows  = 1000    // lines of one statement
-	batchBytes = 4 << 20 // payload bytes of one statement, unless one line has more
+	batchRows  = 1000    // most lines of one statement
+	batchBytes = 4 << 20 // most payload bytes of one statement; a line with more goes alone
 
-	// A line that waits for others goes to the database after this long.
+	// How long a line waits for others to go to the database with.
 	flushAfter = 100 * time.Millisecond
 )
 
 type enqueueCmd struct {
-	Files  []string `arg:"" optional:"" name:"file" help:"Files of NDJSON; none or - is standard input."`
-	Strict bool     `env:"SWEEP_ENQUEUE_STRICT" help:"All or nothing: one transaction, given up at the first bad line."`
+	Files  []string `arg:"" optional:"" name:"file" help:"Files of NDJSON; without a file, or for -, standard input."`
+	Strict bool     `env:"SWEEP_ENQUEUE_STRICT" help:"Enqueue all or nothing: in one transaction, which ends at the first bad line."`
 	jsonFlag
 }
 
 func (enqueueCmd) Help() string {
-	return `Each line is a JSON object:
+	return `Each line is a JSON object, a message:
 
     namespace, task_queue, dispatch_key   text, 1 to 512 bytes
-    payload          any JSON value; its bytes are kept as they stand
+    payload          any JSON value; its bytes are kept as they are
     payload_base64   in place of payload: any bytes
-    content_type     "application/json"; for payload_base64 "application/octet-stream"
+    content_type     without it "application/json", for payload_base64 "application/octet-stream"
     headers          an object of strings
     delay            "30s", "1h30m", "7d", or a number of seconds
 
-The lines that a stdout sink writes can be read back: their id, shard and attempt are ignored.
+The lines that the sink stdout writes can be read back: id, shard and attempt in them are ignored.
 
-A key that its namespace has already is a duplicate and no error, so the same input can be given again. A bad line is named on standard error and left out; the exit code is 1 then. Empty lines are skipped.
+A message whose dispatch key exists in its namespace is a duplicate and not an error, so the same input can be given again. A bad line is reported on standard error and left out, and the exit code is 1. Empty lines are skipped.
 
 Examples:
 
@@ -48,7 +48,8 @@ Examples:
     zcat archive.ndjson.gz | sweep enqueue --strict --json`
 }
 
-// enqueueSummary is the result. After a strict run that failed, Enqueued is 0.
+// enqueueSummary is the result. After a strict run that failed, Enqueued and Duplicates
+// are 0.
 type enqueueSummary struct {
 	Lines      int64 `json:"lines"`
 	Enqueued   int64 `json:"enqueued"`
@@ -68,7 +69,7 @@ func (c *enqueueCmd) Run(ctx context.Context, a *app) error {
 		}
 	}
 	if isTerminal(a.stdin) && len(c.Files) == 0 {
-		a.log.Info("reading lines of JSON from the terminal, up to Ctrl-D")
+		a.log.Info("reading lines of JSON from the terminal, until Ctrl-D")
 	}
 	return a.withConn(ctx, func(conn *pgx.Conn) error {
 		l := &loader{app: a, strict: c.Strict, started: time.Now()}
@@ -94,7 +95,7 @@ func areLines(n int64) string {
 	return plural(n, "line") + " are"
 }
 
-// checkInput finds what cannot be read before anything is written.
+// checkInput finds files that cannot be read, before anything is written.
 func checkInput(name string) error {
 	if name == stdinName {
 		return nil
@@ -104,7 +105,7 @@ func checkInput(name string) error {
 		return &usageError{err: err}
 	}
 	if info.IsDir() {
-		return usage("%s is a directory", name)
+		return usage("%s is a directory: give a file of NDJSON", name)
 	}
 	return nil
 }
@@ -114,16 +115,16 @@ type loader struct {
 	app     *app
 	strict  bool
 	started time.Time
-	told    time.Time // when progress was last told
+	told    time.Time // when progress was last logged
 
 	sum   enqueueSummary
 	batch []inputLine
 	bytes int
-	taken string // the last line that came in
-	last  string // the line up to which all are written or reported
+	taken string // the last line that was read
+	last  string // all lines up to this one are written, or reported as bad
 }
 
-// load reads all files and writes them. In strict mode everything is one transaction.
+// load reads all files and enqueues their messages, in strict mode in one transaction.
 func (l *loader) load(ctx context.Context, conn *pgx.Conn, files []string) error {
 	limit := lineLimit(ctx, conn)
 	reading, stopReading := context.WithCancel(ctx)
@@ -139,7 +140,7 @@ func (l *loader) load(ctx context.Context, conn *pgx.Conn, files []string) error
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) // after a commit it does nothing
+	defer tx.Rollback(context.WithoutCancel(ctx)) // does nothing after a commit
 	err = l.pump(ctx, lines, func(ctx context.Context, batch []driver.Message) (found []driver.Enqueued, err error) {
 		err = pgx.BeginFunc(ctx, tx, func(savepoint pgx.Tx) error {
 			found, err = enqueueAll(ctx, savepoint, batch)
@@ -161,7 +162,7 @@ func (l *loader) load(ctx context.Context, conn *pgx.Conn, files []string) error
 	return nil
 }
 
-// stopped says how far a run came that ends early.
+// stopped adds to the error of a run that ends early how far the run came.
 func (l *loader) stopped(ctx context.Context, err error) error {
 	if err == nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -172,13 +173,12 @@ func (l *loader) stopped(ctx context.Context, err error) error {
 	if l.last == "" {
 		return fmt.Errorf("%w; nothing was written", err)
 	}
-	return withHint(fmt.Errorf("%w; done up to %s", err, l.last), "Run it again: what is written already counts as a duplicate then.")
+	return withHint(fmt.Errorf("%w; done up to %s", err, l.last), "Run it again with the same input: messages that are enqueued already count as duplicates then.")
 }
 
 type sendFunc func(ctx context.Context, batch []driver.Message) ([]driver.Enqueued, error)
 
-// pump takes lines until they end or ctx does. What has been taken by then is
-// written either way.
+// pump takes lines until they end, or ctx does. It writes all lines that it has taken.
 func (l *loader) pump(ctx context.Context, lines <-chan inputLine, send sendFunc) error {
 	writing, stop := graceful(ctx, stopGrace)
 	defer stop()
@@ -217,7 +217,7 @@ func (l *loader) take(ctx context.Context, line inputLine, send sendFunc) error 
 	l.sum.Lines++
 	defer func() { l.taken = line.at() }()
 	if line.err != nil {
-		if l.strict { // one before it may be bad as well, and comes first
+		if l.strict { // an earlier line of the batch may be bad too, and is reported first
 			if err := l.flush(ctx, send); err != nil {
 				return err
 			}
@@ -242,12 +242,13 @@ func (l *loader) flush(ctx context.Context, send sendFunc) error {
 		}
 	}
 	l.last = l.taken
-	clear(l.batch) // lets go of the payloads
+	clear(l.batch) // frees the payloads
 	l.batch, l.bytes = l.batch[:0], 0
 	return nil
 }
 
-// write enqueues lines. Where the database refuses one, it finds by halves which.
+// write enqueues lines. Where the database refuses some of them, it halves the batch until
+// it has found which.
 func (l *loader) write(ctx context.Context, lines []inputLine, send sendFunc) error {
 	messages := make([]driver.Message, len(lines))
 	for i, line := range lines {
@@ -276,7 +277,7 @@ func (l *loader) write(ctx context.Context, lines []inputLine, send sendFunc) er
 	return l.write(ctx, lines[half:], send)
 }
 
-// bad names a line that is left out; in strict mode it ends the run.
+// bad reports a line that is left out; in strict mode it returns an error.
 func (l *loader) bad(line inputLine, err error) error {
 	l.sum.Bad++
 	if l.strict {
@@ -286,7 +287,8 @@ func (l *loader) bad(line inputLine, err error) error {
 	return nil
 }
 
-// isRefusal reports whether the database refused the data, as opposed to the work.
+// isRefusal reports whether the database refused the data of a message: then other
+// messages may pass.
 func isRefusal(err error) bool {
 	if errors.Is(err, driver.ErrBadArgument) || errors.Is(err, driver.ErrKeyTaken) || errors.Is(err, driver.ErrPayloadTooLarge) {
 		return true
@@ -311,8 +313,8 @@ func (l *loader) printSummary(asJSON bool) error {
 	return l.app.printf("enqueued %d, duplicates %d, bad %d", l.sum.Enqueued, l.sum.Duplicates, l.sum.Bad)
 }
 
-// enqueueInOwnTx begins read committed, whatever the role's default: above it, a key
-// that another session writes at the same moment is an error instead of a duplicate.
+// enqueueInOwnTx enqueues in a transaction of its own. It is read committed: above that, a
+// key that another session writes at the same moment is an error instead of a duplicate.
 func enqueueInOwnTx(ctx context.Context, conn *pgx.Conn, batch []driver.Message) (found []driver.Enqueued, err error) {
 	err = inTx(ctx, conn, func(tx pgx.Tx) error {
 		found, err = enqueueAll(ctx, tx, batch)
@@ -321,8 +323,8 @@ func enqueueInOwnTx(ctx context.Context, conn *pgx.Conn, batch []driver.Message)
 	return found, err
 }
 
-// enqueueAll enqueues a batch. One message goes by itself: what the database says of
-// it needs no position then.
+// enqueueAll enqueues a batch. A single message goes alone: an error about it then names
+// no position in the batch.
 func enqueueAll(ctx context.Context, tx pgx.Tx, batch []driver.Message) ([]driver.Enqueued, error) {
 	if len(batch) != 1 {
 		return driver.EnqueueBatch(ctx, tx, batch)

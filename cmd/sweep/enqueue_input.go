@@ -21,7 +21,7 @@ const (
 	// The largest max_payload_bytes that an outbox can be set to.
 	payloadCeiling = 256 << 20
 
-	// What a line may have beside its payload.
+	// Most bytes of a line beside its payload.
 	lineOverhead = 1 << 20
 )
 
@@ -30,8 +30,8 @@ type inputLine struct {
 	file    string
 	number  int // 1 is the first
 	message driver.Message
-	err     error // what is wrong with the line
-	fatal   bool  // err is about the file: nothing more comes
+	err     error // why the line is bad
+	fatal   bool  // err is about the file, and no line follows
 }
 
 // at names the line: messages.ndjson:17.
@@ -43,8 +43,9 @@ func (l inputLine) at() string {
 	return name + ":" + strconv.Itoa(l.number)
 }
 
-// lineLimit is the longest line worth reading, in bytes: the largest payload in
-// base64. A role that may only enqueue cannot see the setting.
+// lineLimit is the length in bytes of the longest line that can be enqueued: the largest
+// payload in base64. For a role that may only enqueue, and so cannot read the setting
+// max_payload_bytes, it is the largest that the setting can have.
 func lineLimit(ctx context.Context, conn *pgx.Conn) int {
 	limit := payloadCeiling
 	err := inReadTx(ctx, conn, func(tx pgx.Tx) error {
@@ -56,9 +57,8 @@ func lineLimit(ctx context.Context, conn *pgx.Conn) int {
 	return (limit+2)/3*4 + lineOverhead
 }
 
-// readLines parses files in a goroutine of its own, until ctx ends. It may then still
-// hang in a read from standard input, which nothing can call off: it ends with the
-// process.
+// readLines parses files in a goroutine of its own, until ctx ends. A read from standard
+// input cannot be interrupted: the goroutine may stay in it until the process ends.
 func readLines(ctx context.Context, stdin io.Reader, files []string, limit int) <-chan inputLine {
 	lines := make(chan inputLine, 16)
 	send := func(l inputLine) bool {
@@ -80,7 +80,7 @@ func readLines(ctx context.Context, stdin io.Reader, files []string, limit int) 
 	return lines
 }
 
-// readFile sends the lines of one file; false says that no more may be sent.
+// readFile sends the lines of one file. It returns false when no more lines may be sent.
 func readFile(name string, stdin io.Reader, limit int, send func(inputLine) bool) bool {
 	in := stdin
 	if name != stdinName {
@@ -120,17 +120,18 @@ func readFile(name string, stdin io.Reader, limit int, send func(inputLine) bool
 
 var errLongLine = errors.New("line too long")
 
-// lineReader cuts a stream into lines of at most limit bytes. A longer one is passed
-// over without being held.
+// lineReader splits a stream into lines of at most limit bytes. It skips a longer line
+// without holding it in memory.
 type lineReader struct {
 	in     *bufio.Reader
 	limit  int
-	number int // of the line that next returned
+	number int // of the line that next has returned; the first is 1
 	buf    []byte
 }
 
-// next returns the next line without its end; it is valid until the call after.
-// The last one needs no line feed. At the end it returns io.EOF.
+// next returns the next line, with its line feed if it has one; the bytes are valid until
+// the next call. After the last line it returns io.EOF, for a line that is too long
+// errLongLine.
 func (r *lineReader) next() ([]byte, error) {
 	r.buf = r.buf[:0]
 	size := 0

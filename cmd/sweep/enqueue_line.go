@@ -16,12 +16,12 @@ import (
 	"github.com/fairclaim/fairclaim/driver"
 )
 
-// parseLine reads one line of input. It goes through the object by hand, because
-// encoding/json would let pass what is a mistake here: a name in other letters
-// (Payload), a name twice, text that is not Unicode.
+// parseLine reads one line of input. It reads the object field by field, because
+// encoding/json accepts what is a mistake here: a name in other letters (Payload), a name
+// that is there twice, text that is not Unicode.
 func parseLine(text []byte) (m driver.Message, err error) {
 	if !utf8.Valid(text) {
-		return m, errors.New("not valid UTF-8; other bytes go into payload_base64")
+		return m, errors.New("not valid UTF-8; write other bytes as payload_base64")
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
@@ -73,7 +73,7 @@ func setField(m *driver.Message, name string, value json.RawMessage) (err error)
 		m.Headers, err = jsonHeaders(value)
 	case "delay":
 		m.Delay, err = jsonDelay(value)
-	case "id", "shard", "attempt": // in the lines of a stdout sink; new ones are given here
+	case "id", "shard", "attempt": // written by the sink stdout; the outbox gives new ones
 	default:
 		return fmt.Errorf("unknown field %q", name)
 	}
@@ -83,7 +83,7 @@ func setField(m *driver.Message, name string, value json.RawMessage) (err error)
 	return nil
 }
 
-// complete checks what one field alone does not show.
+// complete checks the fields together, and sets the content type of payload_base64.
 func complete(m *driver.Message, seen map[string]bool) error {
 	for _, name := range []string{"namespace", "task_queue", "dispatch_key"} {
 		if !seen[name] {

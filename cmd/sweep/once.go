@@ -10,16 +10,18 @@ import (
 
 type onceCmd struct {
 	Node      string        `default:"once" help:"Name of this node (default ${default})."`
-	Shards    shards.Choice `default:"all" placeholder:"0-7,12" help:"Which shards to claim from: all (the default), or a list."`
-	MaxSweeps int           `placeholder:"N" env:"SWEEP_ONCE_MAX_SWEEPS" help:"End after so many claims; without it, when a claim comes back empty and nothing is in flight."`
+	Shards    shards.Choice `default:"all" placeholder:"0-7,12" help:"Shards to claim from: all (the default), or a list."`
+	MaxSweeps int           `placeholder:"N" env:"SWEEP_ONCE_MAX_SWEEPS" help:"End after N claims. Without it, end when a claim comes back empty and no message is in flight."`
 	nodeFlags `embed:""`
 	jsonFlag
 }
 
 func (onceCmd) Help() string {
-	return `Delivers what is due and ends: for cron. Two that overlap do no harm: while one claims, the other's claim is empty, and it ends. So it does where a thousand namespaces in a row (max_visits) are paused or at their ceiling; the next one goes on behind them.
+	return `Delivers the messages that are due, and ends: for cron. Two runs may overlap: while one of them claims, the claim of the other is empty, and the other ends. A run also ends, before all is delivered, when it meets a thousand namespaces in a row (the setting max_visits) that are paused or at their ceiling; the next run goes on behind them.
 
-It also takes back what a dead node had claimed, once its lease has run out, and deletes what was settled longer ago than the setting retention: at least as many messages as it settles.
+The run also makes messages pending again that a dead node had claimed, once their leases have expired, and deletes messages that were settled longer ago than the setting retention: at least as many as it settles.
+
+The exit code is 0 also where deliveries failed: those messages are retried, or end as failed.
 
 Examples:
 
@@ -28,7 +30,7 @@ Examples:
     sweep once --sink stdout --route 'email=exec:/usr/local/bin/send-mail --from queue'`
 }
 
-// Validate refuses numbers that mean nothing.
+// Validate checks the values.
 func (c *onceCmd) Validate() error {
 	if c.MaxSweeps < 0 {
 		return fmt.Errorf("--max-sweeps must be 0 (no limit) or more, not %d", c.MaxSweeps)
@@ -37,7 +39,7 @@ func (c *onceCmd) Validate() error {
 		return errors.New("--node must not be empty")
 	}
 	if c.Shards.Auto {
-		return errors.New("--shards auto is for run: once is no node that shards are given to; name all, or a list")
+		return errors.New("--shards auto is for run: the database gives no shards to once; give all, or a list")
 	}
 	return nil
 }
@@ -52,7 +54,7 @@ type onceResult struct {
 	Lost     int64 `json:"lost"`
 }
 
-// Run sweeps until there is nothing left to do.
+// Run delivers until there is nothing left to do.
 func (c *onceCmd) Run(ctx context.Context, a *app) error {
 	n, err := c.newNode(ctx, a, c.Node, 0, c.Shards.List)
 	if err != nil {
@@ -60,7 +62,7 @@ func (c *onceCmd) Run(ctx context.Context, a *app) error {
 	}
 	if n.toStdout && c.JSON {
 		n.close()
-		return usage("--json and a stdout sink both want standard output: leave one out")
+		return usage("--json and the sink stdout both write to standard output: leave one of them out")
 	}
 	err = n.work(ctx, a, func(ctx context.Context) error { return n.Once(ctx, c.MaxSweeps) })
 	if n.toStdout {

@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// jsonFlag is embedded by commands that can answer a program.
+// jsonFlag is embedded by commands that can print JSON.
 type jsonFlag struct {
 	JSON bool `name:"json" help:"Print JSON, for programs."`
 }
@@ -31,8 +31,8 @@ func (a *app) printf(format string, args ...any) error {
 	return printError(err)
 }
 
-// table prints rows in aligned columns. Widths count characters, not what a terminal
-// makes of wide ones.
+// table prints rows in aligned columns. Each character counts as one column, also those
+// that a terminal shows wider.
 type table struct {
 	out io.Writer
 	buf bytes.Buffer
@@ -46,7 +46,7 @@ func newTable(out io.Writer, head ...string) *table {
 	return t
 }
 
-// row adds a row. Strings are made visible; nil and nil pointers are empty.
+// row adds a row. Strings go through visible; nil and nil pointers are empty cells.
 func (t *table) row(cells ...any) {
 	texts := make([]string, len(cells))
 	for i, c := range cells {
@@ -102,7 +102,7 @@ func cell(v any) string {
 	return fmt.Sprint(v)
 }
 
-// timeText is in this machine's zone, in which pgx gives times, but for those that came as text.
+// timeText shows a time in the time zone of this machine.
 func timeText(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05Z07:00") }
 
 // visible returns s with everything that a terminal would act on instead of showing

@@ -13,16 +13,16 @@ import (
 )
 
 type runCmd struct {
-	Node      string        `placeholder:"NAME" env:"SWEEP_NODE" help:"Name of this node, unlike that of any other; without it, the host's name and the process id."`
-	Shards    shards.Choice `default:"auto" placeholder:"0-7,12" help:"Which shards to claim from: auto (the default), its part of those that no node names; all; or a list."`
+	Node      string        `placeholder:"NAME" env:"SWEEP_NODE" help:"Name of this node, which no other node may have; without it, the name of the host and the process id."`
+	Shards    shards.Choice `default:"auto" placeholder:"0-7,12" help:"Shards to claim from: auto (the default) for the part that the database gives this node, all, or a list."`
 	Tick      time.Duration `default:"${node_tick}" help:"Time between claims while there is little to do (default ${default})."`
 	nodeFlags `embed:""`
 }
 
 func (runCmd) Help() string {
-	return `Claims, delivers and settles until it is told to stop. The first SIGTERM, SIGINT or SIGHUP drains: no new claims, what is in flight is finished until --drain-timeout, the rest is released, exit 0. A second one releases at once, exit 1.
+	return `Claims, delivers and settles messages until it is told to stop. The first SIGTERM, SIGINT or SIGHUP drains the node: it claims no more, finishes the messages in flight, releases those that are not finished after --drain-timeout, and ends with exit code 0. A second signal releases all of them at once, exit code 1.
 
-Any number of nodes may run, and come and go. The database gives each an even part of the shards, and those of a node that dies to the others once it has been silent for the setting node_lapse. With --shards and a list, or all, a node has those, and no other is given them. 'sweep nodes' shows who has which.
+Any number of nodes may run, and each may start and stop at any time. The database gives each node an even part of the shards. When a node dies, its shards go to other nodes after the setting node_lapse. A node with --shards all or a list claims from these shards, and they are given to no other node. 'sweep nodes' shows who owns which.
 
 Examples:
 
@@ -32,7 +32,7 @@ Examples:
     SWEEP_ROUTE=$'email=exec:send-mail\nsms=https://sms.example.com/send' sweep run --sink stdout`
 }
 
-// Validate checks the tick: the zero value in a node's configuration is the default.
+// Validate refuses a tick of 0, which in the configuration of a node is the default.
 func (c *runCmd) Validate() error {
 	if c.Tick == 0 {
 		return errors.New("--tick is 0s: give more than 0")
@@ -40,13 +40,13 @@ func (c *runCmd) Validate() error {
 	return nil
 }
 
-// Run works as a node.
+// Run claims and delivers until a signal.
 func (c *runCmd) Run(ctx context.Context, a *app) error {
 	name := c.Node
 	if name == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return withHint(fmt.Errorf("name this node: %w", err), "--node names it.")
+			return withHint(fmt.Errorf("find a name for this node: %w", err), "Give it one with --node.")
 		}
 		name = fmt.Sprintf("%s-%d", host, os.Getpid())
 	}

@@ -1,4 +1,4 @@
-// Package shards reads and writes which shards are meant: "0-7,12", "all", "auto".
+// Package shards reads and writes choices of shards: "0-7,12", "all", "auto".
 package shards
 
 import (
@@ -13,7 +13,7 @@ const Max = 1024
 
 // Parse reads a list of shard numbers and ranges, separated by commas: "0-7,12".
 // White space around them is ignored. The result is sorted and has each shard once;
-// an empty list is an error, and so is a number outside 0 to [Max] - 1.
+// an empty list and a number outside 0 to [Max] - 1 are errors.
 func Parse(text string) ([]int32, error) {
 	var all []int32
 	for part := range strings.SplitSeq(text, ",") {
@@ -52,8 +52,8 @@ func number(text string) (int32, error) {
 	return int32(n), nil
 }
 
-// Format writes shards as Parse reads them, in order, with runs of two and more as
-// ranges. No shards are "".
+// Format writes shards in the form that Parse reads, in order, with two and more shards in
+// a row as a range. Of no shards it returns "".
 func Format(shards []int32) string {
 	sorted := slices.Clone(shards)
 	slices.Sort(sorted)
@@ -76,11 +76,10 @@ func Format(shards []int32) string {
 	return b.String()
 }
 
-// Choice is which shards to work on, as a flag: auto, all, or a list. The zero value is
-// all.
+// Choice is the value of a flag --shards: auto, all, or a list. The zero value is all.
 type Choice struct {
-	Auto bool    // those that the outbox gives
-	List []int32 // these; nil: all, unless Auto
+	Auto bool    // the shards that the outbox gives the node
+	List []int32 // these shards; nil is all, unless Auto
 }
 
 // UnmarshalText reads auto, all, or what [Parse] reads.
