@@ -32,7 +32,7 @@ type nodeFlags struct {
 	Low      float64       `default:"${node_low}" help:"Part of the budget to which the bytes in flight must fall before claiming resumes (default ${default})."`
 	MinPause time.Duration `default:"${node_min_pause}" help:"Shortest pause of claiming (default ${default})."`
 	Slots    int           `default:"${node_slots}" help:"Most deliveries at a time, for each sink (default ${default})."`
-	Share    float64       `default:"${node_share}" help:"Part of a sink's slots, and of the bytes at --low, that the deliveries of one namespace can hold (default ${default})."`
+	Share    float64       `default:"${node_share}" help:"Part of a sink's slots, and of the bytes at the low watermark, that the deliveries of one namespace can hold (default ${default})."`
 
 	DeliveryTimeout time.Duration `default:"${node_delivery_timeout}" help:"Longest delivery; the lease of the message is extended by as much (default ${default})."`
 	DrainTimeout    time.Duration `default:"${node_drain_timeout}" help:"How long a stop waits for messages in flight (default ${default})."`

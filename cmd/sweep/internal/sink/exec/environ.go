@@ -9,13 +9,12 @@ import (
 	"github.com/fairclaim/fairclaim/driver"
 )
 
-// maxVariable is what Linux takes for one NAME=value, in bytes (MAX_ARG_STRLEN
-// less the closing NUL).
+// maxVariable is the longest NAME=value that Linux accepts, in bytes: MAX_ARG_STRLEN less
+// the closing NUL.
 const maxVariable = 128<<10 - 1
 
-// passedOn returns the variables of environ that a command may see: all but those
-// that lead to the database (DATABASE_URL and libpq's PG*) and those of sweep
-// itself (FAIRCLAIM_* and SWEEP_*).
+// passedOn returns the variables of environ that a command may see: all but DATABASE_URL
+// and libpq's PG*, which hold the credentials of the database, and FAIRCLAIM_* and SWEEP_*.
 func passedOn(environ []string) []string {
 	var kept []string
 	for _, variable := range environ {
@@ -32,8 +31,8 @@ func passedOn(environ []string) []string {
 	return kept
 }
 
-// facts returns the variables that tell a command about its message. The error is
-// final: this message fits into no environment.
+// facts returns the environment variables that describe a message. An error is final: the
+// message does not fit into an environment.
 func facts(m driver.Delivery) ([]string, error) {
 	headers := []byte("{}")
 	if len(m.Headers) > 0 {
@@ -54,7 +53,7 @@ func facts(m driver.Delivery) ([]string, error) {
 	for _, v := range variables {
 		name, _, _ := strings.Cut(v, "=")
 		if len(v) > maxVariable {
-			return nil, fmt.Errorf("%s would be %d bytes long, a command's environment takes %d", name, len(v), maxVariable)
+			return nil, fmt.Errorf("%s would be %d bytes long, and the environment of a command takes %d", name, len(v), maxVariable)
 		}
 		if strings.ContainsRune(v, 0) {
 			return nil, fmt.Errorf("%s would hold a NUL", name)

@@ -1,29 +1,30 @@
 // Package exec is the sink that runs a command for each message.
 //
-// The command line is split into words as a shell would ([New]) but is never given
-// to a shell, and nothing of a message stands in it: the payload goes to the
-// command's standard input, the facts into its environment. So no message, however
-// its names and payload are chosen, can change what is run.
+// The command line is split into words as a shell splits it ([New]), but no shell runs it,
+// and no part of a message is put into it: the payload goes to the command's standard
+// input, and what else is known of the message into environment variables. So no message
+// can change which command runs.
 //
-//	FAIRCLAIM_ID            the message's number
+//	FAIRCLAIM_ID            the id of the message
 //	FAIRCLAIM_NAMESPACE     the tenant
 //	FAIRCLAIM_TASK_QUEUE    the route
-//	FAIRCLAIM_DISPATCH_KEY  the idempotency key: the same over retries
+//	FAIRCLAIM_DISPATCH_KEY  the idempotency key: the same at each attempt
 //	FAIRCLAIM_ATTEMPT       1 at the first attempt
 //	FAIRCLAIM_CONTENT_TYPE  of the payload
 //	FAIRCLAIM_HEADERS       a JSON object of strings
 //
-// The rest of the environment is that of sweep, without DATABASE_URL, PG*,
-// FAIRCLAIM_* and SWEEP_*. That keeps credentials out of what a command logs and
-// hands on; it is no wall against a command that runs as the same user as sweep.
+// The other environment variables are those of sweep, without DATABASE_URL, PG*,
+// FAIRCLAIM_* and SWEEP_*. So the credentials of the database do not get into logs of the
+// command, or to other programs that it starts. A command that runs as the same user as
+// sweep can still find them.
 //
-// How a command ends says what becomes of its message:
+// The end of the command decides what becomes of the message:
 //
 //	exit 0                   done
 //	exit 65 (EX_DATAERR)     the message has failed for good
-//	any other exit, a signal retry; 75 (EX_TEMPFAIL) says so on purpose
-//	out of time              retry; the command was killed
-//	could not be started     handed back uncharged after a pause: see [Sink.Deliver]
+//	any other exit, a signal retry by the policy, also exit 75 (EX_TEMPFAIL)
+//	out of time              retry by the policy; the command was killed
+//	could not be started     released uncharged, after a pause: see [Sink.Deliver]
 package exec
 
 import (
@@ -46,12 +47,12 @@ const (
 	// exitDataError is EX_DATAERR of sysexits.h: "the input data was incorrect".
 	exitDataError = 65
 
-	// startPause is how long a message is held after its command could not be
-	// started, so that handing it back does not turn into a busy loop.
+	// startPause is how long a message is held after its command could not be started: so
+	// that releasing and claiming it again does not become a busy loop.
 	startPause = 5 * time.Second
 
-	// startPatience is how long no start may succeed before the sink is closed:
-	// long enough for a file that is being replaced, short enough to be noticed.
+	// startPatience is how long all starts may fail before the sink is closed: long enough
+	// for an operator who replaces the command's file, short enough to be noticed.
 	startPatience = time.Minute
 )
 
@@ -65,7 +66,7 @@ type Sink struct {
 	kill    func(*os.Process)
 
 	mu      sync.Mutex
-	failing time.Time // the first of the failed starts since the last good one; zero if there are none
+	failing time.Time // the first failed start since the last good one; zero if there is none
 }
 
 // New returns a sink for a command line. Words end at white space; 'single' and
@@ -94,24 +95,24 @@ func New(command string, timeout time.Duration) (*Sink, error) {
 	return &Sink{argv: argv, path: path, environ: passedOn(os.Environ()), timeout: timeout, kill: killGroup}, nil
 }
 
-// String is the sink's name in logs: the command without its arguments, which may
-// hold secrets.
+// String is the name of the sink in logs: the command without its arguments, which may be
+// secrets.
 func (s *Sink) String() string { return "exec:" + snippet.Clean([]byte(s.argv[0]), 200) }
 
-// Deliver runs the command for m and waits for it. The command leads a process
-// group of its own, so that a Ctrl-C meant for sweep does not reach it. The whole
-// group is killed when ctx ends or the time is up, and also when the command has
-// ended: what it left in the background does not outlive the delivery (a process
-// that went into a group of its own does, but is not waited for). On Linux the
-// command is killed when sweep dies.
+// Deliver runs the command for m and waits for its end. The command leads a process group
+// of its own, so that a Ctrl-C in the terminal of sweep does not reach it. The whole group
+// is killed when ctx ends, when the time is up, and when the command has ended: processes
+// that the command leaves in the background end with the delivery. (A process that has
+// moved to a group of its own goes on; Deliver does not wait for it.) On Linux the command
+// is also killed when sweep dies.
 //
-// A command need not read its input. Output is dropped, but for its beginning and its end
-// (512 and 1,024 bytes) in the error of a command that fails.
+// A command need not read its input. Its output is dropped; the error of a command that
+// fails has the first 512 and the last 1,024 bytes.
 //
 // Where the command cannot be started (its file is gone, the machine is out of
 // processes or files), that is not the message's fault: Deliver holds m for 5
 // seconds, or until ctx ends, and then hands it back uncharged. If no start has
-// succeeded for a minute, it says [node.ErrSinkClosed].
+// succeeded for a minute, the error is [node.ErrSinkClosed].
 func (s *Sink) Deliver(ctx context.Context, m driver.Delivery) error {
 	variables, err := facts(m)
 	if err != nil {
@@ -125,7 +126,7 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Delivery) error {
 	}
 	r, err := s.run(run, append(variables, s.environ...), m.Payload)
 	switch {
-	case errors.Is(err, syscall.E2BIG): // mostly the message's own doing, so it must not go round forever
+	case errors.Is(err, syscall.E2BIG): // the message itself is probably too large: charge it, so that it ends as failed
 		return fmt.Errorf("%s: headers and environment are too large: %w", s, err)
 	case err != nil && run.Err() != nil: // os/exec starts nothing then
 		return node.Undelivered(fmt.Errorf("%s: not started: %w", s, context.Cause(run)))
@@ -138,7 +139,7 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Delivery) error {
 	return s.verdict(run, r)
 }
 
-// notStarted holds a message whose command could not be started.
+// notStarted holds a message whose command could not be started, and returns its outcome.
 func (s *Sink) notStarted(ctx context.Context, err error) error {
 	err = fmt.Errorf("%s: could not be started: %w", s, err)
 	s.mu.Lock()
@@ -159,7 +160,7 @@ func (s *Sink) notStarted(ctx context.Context, err error) error {
 	return node.Undelivered(err)
 }
 
-// verdict says what a command's end means.
+// verdict returns the outcome of a delivery by how its command ended.
 func (s *Sink) verdict(ctx context.Context, r result) error {
 	if r.state != nil && r.state.Success() {
 		return nil

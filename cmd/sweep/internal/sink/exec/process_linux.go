@@ -2,8 +2,8 @@ package exec
 
 import "syscall"
 
-// attributes puts the command into a process group of its own and has the kernel
-// kill it when sweep dies. A setuid command loses the latter.
+// attributes puts the command into a process group of its own, and lets the kernel kill it
+// when sweep dies. The latter does not work for a setuid command.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

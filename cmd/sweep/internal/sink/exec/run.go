@@ -13,23 +13,23 @@ import (
 )
 
 const (
-	// killPatience is how long after a kill the command may take to be gone. Only
-	// one that may not be killed (sudo and its like) or hangs in the kernel does.
+	// killPatience is how long Deliver waits for the end of a command that was killed. Only
+	// a command that sweep may not kill (sudo), or that hangs in the kernel, takes longer.
 	killPatience = 2 * time.Second
 
-	// outputPatience is how long output is still read when the command's group is
-	// gone but a process that left the group holds the pipe.
+	// outputPatience is how long output is still read after the process group has ended,
+	// while a process that left the group holds the pipe open.
 	outputPatience = 500 * time.Millisecond
 )
 
 // result is how a command ended.
 type result struct {
-	state  *os.ProcessState // nil: not known, and err says why
+	state  *os.ProcessState // nil: not known; err says why
 	err    error
 	output string
 }
 
-// run starts the command and waits for its end. The error says that it could not
+// run starts the command and waits for its end. An error says that the command could not
 // be started.
 func (s *Sink) run(ctx context.Context, environ []string, payload []byte) (result, error) {
 	type answer struct {
@@ -57,13 +57,13 @@ func (s *Sink) run(ctx context.Context, environ []string, payload []byte) (resul
 }
 
 func (s *Sink) startAndWait(ctx context.Context, environ []string, payload []byte) (result, error) {
-	// The kernel counts the thread that started a child as its parent, and kills
-	// the child when that thread ends (Pdeathsig): keep the thread.
+	// With Pdeathsig the kernel kills the child when the thread that started it ends: keep
+	// the thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	// Pipes of our own, where os/exec would wait for a grandchild that holds them
-	// before it lets us kill the group.
+	// These pipes are made here because os/exec would wait for a grandchild that holds its
+	// pipes open, before the group could be killed.
 	stdin, feed, err := os.Pipe()
 	if err != nil {
 		return result{}, err

@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// maxOutput is how much of a command's output stands in an error, in bytes as the
-	// command wrote them: of a longer one its beginning, maxHead bytes, and its end.
+	// maxOutput is how many bytes of a command's output an error has: of a longer output
+	// the first maxHead bytes, and the last bytes.
 	maxOutput = 1536
 	maxHead   = 512
 )
 
-// ends is an [io.Writer] that keeps the first maxHead bytes written to it and the last of
-// the rest: what a command says first is mostly what failed, and what it says last mostly why. The zero
-// value is ready to use.
+// ends is an [io.Writer] that keeps the first maxHead bytes written to it, and the last
+// bytes of the rest: the first lines of a command mostly say what failed, and the last ones
+// why. The zero value is ready to use.
 type ends struct {
 	head, tail []byte
 	cut        bool

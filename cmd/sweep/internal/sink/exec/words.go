@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// operators mean something to a shell where they stand unquoted. Here they would
-// silently be arguments, so they are refused.
+// operators are characters with a meaning in a shell, where they are not quoted. Here they
+// would be plain characters of an argument, which nobody expects: they are refused.
 const operators = "|&;<>()$`"
 
-// words splits a command line the way a POSIX shell quotes, and expands nothing:
+// words splits a command line with the quoting of a POSIX shell, and expands nothing:
 // words end at spaces, tabs and line feeds; single quotes keep everything; double
 // quotes keep everything but \" \\ \$ and \`; elsewhere a backslash keeps the next
-// character. Variables, globs, ~ and # mean nothing. Errors give a position in
-// bytes and never the text, which may hold a secret.
+// character. Variables, globs, ~ and # have no meaning. An error gives a position in bytes
+// and never the text, which may be a secret.
 func words(line string) ([]string, error) {
 	var (
 		list   []string
@@ -66,8 +66,8 @@ func words(line string) ([]string, error) {
 	return list, nil
 }
 
-// doubleQuoted appends what stands before the closing quote in rest to word and
-// returns how many bytes it took, the closing quote included.
+// doubleQuoted appends the text before the closing quote in rest to word, and returns how
+// many bytes of rest that are, with the closing quote.
 func doubleQuoted(word *strings.Builder, rest string) (int, error) {
 	for i := 0; i < len(rest); i++ {
 		switch c := rest[i]; {

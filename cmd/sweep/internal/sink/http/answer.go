@@ -10,11 +10,11 @@ import (
 // maxRetryAfter is the longest delay that a server may ask for.
 const maxRetryAfter = time.Hour
 
-// permanent reports whether a status says that this message will never be taken,
-// however often it comes. That is the case for most of 4xx. Not for those that
-// speak of the moment (408, 409 an earlier attempt is still at work, 421, 423, 425,
-// 429), and not for those that speak of the sender's credentials (401, 403, 407):
-// they hit all messages alike and pass when an operator mends them.
+// permanent reports whether a status says that the server will never accept this message,
+// however often it is sent: most of 4xx. Not 408, 409 (an earlier attempt is still at work),
+// 421, 423, 425 and 429, which are about the moment. And not 401, 403 and 407, which are
+// about the credentials of the sender: they meet all messages alike, and end when an
+// operator corrects the credentials.
 func permanent(status int) bool {
 	switch status {
 	case nethttp.StatusUnauthorized, nethttp.StatusForbidden, nethttp.StatusProxyAuthRequired,
@@ -25,11 +25,11 @@ func permanent(status int) bool {
 	return status >= 400 && status <= 499
 }
 
-// retryAfter returns the delay that an answer asks for, more than 0 and at most
-// maxRetryAfter; ok is false if it asks for none, or for none that makes sense.
-// "At once" is none: the policy's backoff is there to protect the server.
+// retryAfter returns the delay that the field Retry-After of an answer asks for, more than
+// 0 and at most maxRetryAfter. ok is false where there is no such field, or no value that
+// makes sense. A delay of 0 counts as none: the backoff of the policy protects the server.
 //
-// A date is measured against the answer's own Date, and ignored without one: no
+// A date in the field counts from the answer's own Date, and is ignored without that: no
 // clock of this node decides when a message is due (INV-15).
 func retryAfter(h nethttp.Header) (delay time.Duration, ok bool) {
 	value := strings.Trim(h.Get("Retry-After"), " \t")

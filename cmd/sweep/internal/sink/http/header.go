@@ -10,10 +10,10 @@ import (
 	"github.com/fairclaim/fairclaim/driver"
 )
 
-// headerOf returns the header fields for m. A field of the message is passed on
-// unless its name is none, it belongs to the connection or to this sink, or it
-// would replace the URL's own credentials (hasUser). Two that differ only in case
-// are both sent.
+// headerOf returns the header fields for m. A header of the message is passed on, unless
+// its name is not a valid one, or is that of a field that belongs to the connection or to
+// this sink, or it would replace the credentials in the URL (hasUser). Two headers whose
+// names differ only in case are both sent.
 func headerOf(m driver.Delivery, hasUser bool) nethttp.Header {
 	h := nethttp.Header{}
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
@@ -32,10 +32,10 @@ func headerOf(m driver.Delivery, hasUser bool) nethttp.Header {
 	return h
 }
 
-// reserved reports whether a message may not set a field, given in lower case. A name that
-// differs in its punctuation counts as the same: receivers that make environment variables
-// of fields (CGI, WSGI, Rack, PHP) read Idempotency_Key and Idempotency.Key as
-// HTTP_IDEMPOTENCY_KEY too.
+// reserved reports whether a message must not set the field with this name, given in lower
+// case. Names that differ only in punctuation count as the same: servers that turn fields
+// into environment variables (CGI, WSGI, Rack, PHP) read Idempotency_Key and
+// Idempotency.Key as HTTP_IDEMPOTENCY_KEY too.
 func reserved(name string, hasUser bool) bool {
 	name = strings.Map(func(r rune) rune {
 		if 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {
@@ -53,7 +53,7 @@ func reserved(name string, hasUser bool) bool {
 	return strings.HasPrefix(name, "proxy-") || strings.HasPrefix(name, "fairclaim-")
 }
 
-// isToken reports whether s can be a field's name (RFC 9110, 5.6.2).
+// isToken reports whether s can be the name of a field (RFC 9110, 5.6.2).
 func isToken(s string) bool {
 	for i := 0; i < len(s); i++ {
 		c := s[i]
@@ -67,8 +67,8 @@ func isToken(s string) bool {
 	return s != ""
 }
 
-// cleanValue makes s fit to be a field's value: control characters, of which a
-// line break would begin another field, become spaces. Bytes beyond ASCII stay.
+// cleanValue makes s fit to be the value of a field: control characters become spaces (a
+// line break would begin another field). Bytes beyond ASCII stay.
 func cleanValue(s string) string {
 	b := []byte(s)
 	for i, c := range b {
@@ -79,9 +79,8 @@ func cleanValue(s string) string {
 	return strings.Trim(string(b), " \t")
 }
 
-// encodeKey writes a dispatch key so that it can stand in a header field and two
-// keys never look the same: '%' and every byte that is not visible ASCII become
-// %XX. Most keys come out as they are.
+// encodeKey writes a dispatch key as the value of a field, two keys never in the same way:
+// '%' and every byte that is not visible ASCII become %XX. Most keys stay as they are.
 func encodeKey(key string) string {
 	const hex = "0123456789ABCDEF"
 	var b strings.Builder

@@ -1,10 +1,11 @@
 // Package http is the sink that posts each message to a URL.
 //
 // The body is the payload as it is. The header has the message's Content-Type, its
-// dispatch key as Idempotency-Key (the same over retries; '%' and all but visible
-// ASCII as %XX), its attempt as Fairclaim-Attempt, and the message's own headers.
+// dispatch key as Idempotency-Key (the same at each attempt; '%' and all bytes but visible
+// ASCII are written as %XX), its attempt as Fairclaim-Attempt, and the message's own
+// headers.
 //
-// The status says what becomes of the message:
+// The status of the answer decides what becomes of the message:
 //
 //	2xx                      done, whatever the body
 //	429, 503                 retry by the policy, and not before Retry-After, of which
@@ -17,8 +18,8 @@
 //	                         operator did not name
 //	anything else            retry by the policy, also where there is no answer
 //
-// Errors name the URL's scheme and host only: user, query, and often the path as
-// well are secrets.
+// Errors name the scheme and the host of the URL only: user and query are secrets, and
+// often the path is too.
 package http
 
 import (
@@ -38,22 +39,22 @@ import (
 )
 
 const (
-	// DefaultTimeout bounds an exchange where [New] is given no other time-out.
+	// DefaultTimeout is the time-out of an exchange where [New] is given 0.
 	DefaultTimeout = 30 * time.Second
 
-	// A body is read up to maxBody bytes and for bodyPatience after the status came:
-	// enough for the connection to be used again, and for an error's text.
+	// Of a body at most maxBody bytes are read, for at most bodyPatience after the status:
+	// enough to use the connection again, and for the text of an error.
 	maxBody      = 64 << 10
 	bodyPatience = time.Second
 
 	maxHeader  = 256 << 10 // of a response, in bytes
 	maxSnippet = 512       // of a response's body in an error, in bytes
 
-	// defaultConns is how many connections are kept where [New] is told no number.
+	// defaultConns is how many idle connections are kept where [New] is given 0.
 	defaultConns = 64
 
-	// longestSilence is how long an HTTP/2 connection may be silent at most before it is
-	// asked whether it is still there.
+	// longestSilence is the longest time without a frame before an HTTP/2 connection is
+	// tested with a ping.
 	longestSilence = 10 * time.Second
 )
 
@@ -98,10 +99,10 @@ func New(rawURL string, timeout time.Duration, conns int) (*Sink, error) {
 	}, nil
 }
 
-// transport finds out within the time-out of a delivery that the network has forgotten a
-// connection: HTTP/2 has one for all deliveries, and nothing but a ping tells that it is
-// dead from a server that takes its time. An answer to the ping is waited for as long
-// again, so that the next attempt finds a new connection.
+// transport returns a transport that finds a dead connection within the time-out of a
+// delivery. HTTP/2 has one connection for all deliveries, and only a ping tells a dead
+// connection from a slow server. The ping is sent after a third of the time-out and waited
+// for as long, so that the next attempt gets a new connection.
 func transport(timeout time.Duration, conns int) *nethttp.Transport {
 	silence := max(min(timeout/3, longestSilence), time.Millisecond)
 	return &nethttp.Transport{
@@ -115,7 +116,7 @@ func transport(timeout time.Duration, conns int) *nethttp.Transport {
 	}
 }
 
-// String is the sink's name in logs: scheme and host.
+// String is the name of the sink in logs: scheme and host.
 func (s *Sink) String() string { return s.url.origin.String() }
 
 // Close closes the idle connections.
@@ -158,12 +159,12 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Delivery) error {
 	return s.refused(response, text)
 }
 
-// oneRequest keeps net/http from sending a request again by itself, where a connection
-// broke and nobody knows whether the server has seen it: how often a message is sent is
-// for the retry policy to say. net/http takes a POST with an Idempotency-Key for one that may be
-// repeated, if it can read the body again: which it can where GetBody is set, or there is
-// no body. Then the field is hidden from it, by a name in lower case, which is the same name to
-// a server.
+// oneRequest keeps net/http from sending a request a second time, after a connection broke
+// and the server may have seen the request: the retry policy decides how often a message is
+// sent. net/http repeats a POST with an Idempotency-Key where it can read the body again:
+// where GetBody is set, or where there is no body. So GetBody is cleared, and without a body
+// the field gets a name in lower case, which net/http does not look for, and which is the
+// same name to a server.
 func oneRequest(request *nethttp.Request) {
 	request.GetBody = nil
 	if request.Body != nethttp.NoBody {
@@ -181,13 +182,13 @@ func oneRequest(request *nethttp.Request) {
 func (s *Sink) noAnswer(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			// If the network has forgotten this connection, then mostly the idle ones too.
+			// Where the network has dropped this connection, it probably dropped the idle ones too.
 			s.client.CloseIdleConnections()
 		}
 		return fmt.Errorf("%s: %w", s, context.Cause(ctx))
 	}
 	if e, ok := errors.AsType[*url.Error](err); ok {
-		err = e.Err // the rest of it is the URL
+		err = e.Err // the rest of e is the URL
 	}
 	return fmt.Errorf("%s: %s", s, s.clean([]byte(err.Error())))
 }
@@ -219,7 +220,7 @@ func (s *Sink) refused(response *nethttp.Response, body []byte) error {
 	return err
 }
 
-// clean makes a text from outside fit for an error.
+// clean makes a text of the server or the network fit for an error, without secrets.
 func (s *Sink) clean(text []byte) string {
 	return snippet.Clean([]byte(s.hidden.Replace(string(text))), maxSnippet)
 }

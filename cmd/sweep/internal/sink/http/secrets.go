@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// minSecret is the length in bytes from which a piece of the URL is looked for in
-// texts from outside: shorter ones stand everywhere, and hide nothing.
+// minSecret is the length in bytes of the shortest piece of the URL that is replaced: shorter
+// ones are in every text, and are no secrets.
 const minSecret = 4
 
-// redactor returns a replacer that takes the URL's user, password, path and query values
-// out of a text, in the forms in which servers send back what they got. Of the path it takes
-// what stands between placeholders, as a whole and by segments: an incoming webhook's URL
-// often is the secret itself.
+// redactor returns a replacer that hides the user, the password, the path and the values of
+// the query of the URL in a text of a server, in each form in which servers repeat them. Of
+// the path it hides the literal parts, as a whole and by segment: the URL of an incoming
+// webhook often is the secret itself.
 func (t *template) redactor() *strings.Replacer {
 	var secrets []string
 	if t.user != nil {

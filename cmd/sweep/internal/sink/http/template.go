@@ -26,7 +26,7 @@ type part struct {
 	field   func(driver.Delivery) string
 }
 
-// fieldOf knows the placeholders.
+// fieldOf returns what a placeholder stands for, nil for an unknown one.
 func fieldOf(name string) func(driver.Delivery) string {
 	switch name {
 	case "namespace":
@@ -37,11 +37,11 @@ func fieldOf(name string) func(driver.Delivery) string {
 	return nil
 }
 
-// parseTemplate parses a URL. Its errors show nothing of user, password, path or
-// query, which may all hold secrets.
+// parseTemplate parses a URL. Its errors repeat nothing of user, password, path and query,
+// which may all be secrets.
 //
-// Placeholders stand in the path and the query only: where a message goes is the
-// operator's choice, never the tenant's.
+// Placeholders may be in the path and in the query only: the operator chooses the server
+// that gets the messages, and never the tenant.
 func parseTemplate(raw string) (*template, error) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	scheme = strings.ToLower(scheme)
@@ -49,7 +49,7 @@ func parseTemplate(raw string) (*template, error) {
 		return nil, errors.New("a URL begins with http:// or https://")
 	}
 	if strings.Contains(rest, "#") {
-		return nil, errors.New("the URL holds a '#'; a fragment is never sent, and in a password it is written %23")
+		return nil, errors.New("the URL has a '#'; fragments are never sent, and in a password # is written %23")
 	}
 	rest, query, _ := strings.Cut(rest, "?")
 	authority, path := rest, ""
@@ -77,8 +77,8 @@ func parseTemplate(raw string) (*template, error) {
 	return t, nil
 }
 
-// validHost takes names, international ones too, and addresses. [url.Parse] lets
-// more through than it can write again.
+// validHost accepts names, also international ones, and addresses. [url.Parse] accepts some
+// hosts that it cannot write again.
 func validHost(host string) bool {
 	for _, r := range host {
 		switch {
@@ -101,8 +101,8 @@ func validPort(u *url.URL) bool {
 	return err == nil && n > 0
 }
 
-// parseParts splits text at its placeholders. Outside them it must already be as
-// it goes over the wire: characters of RFC 3986 pchar, those in also, and %XX.
+// parseParts splits text at its placeholders. The rest of the text must be as it is sent:
+// characters of pchar in RFC 3986, the characters in also, and %XX.
 func parseParts(text, also string) ([]part, error) {
 	var parts []part
 	for text != "" {
@@ -119,7 +119,7 @@ func parseParts(text, also string) ([]part, error) {
 		name, rest, closed := strings.Cut(rest, "}")
 		field := fieldOf(name)
 		if !closed || field == nil {
-			return nil, errors.New("has a '{' that begins neither {namespace} nor {task_queue}; write any other as %7B")
+			return nil, errors.New("has a '{' that begins neither {namespace} nor {task_queue}; write any other '{' as %7B")
 		}
 		parts = append(parts, part{field: field})
 		text = rest
@@ -146,12 +146,12 @@ func isHex(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
-// render fills in the placeholders: each value becomes part of one path segment,
-// or of one query value, whatever it holds. The error is final.
+// render fills in the placeholders: each value becomes part of one path segment, or of one
+// value of the query, whatever characters it has. An error is final.
 //
-// Servers and proxies resolve the path segments "." and "..", many of them after
-// they decode %2E and %2F, so no escaping makes a value safe that has one: it is
-// refused. In a query such a value is harmless.
+// Servers and proxies resolve the path segments "." and "..", many of them after they have
+// decoded %2E and %2F. No escaping makes a value with such a segment safe, so it is refused.
+// In a query it is harmless.
 func (t *template) render(m driver.Delivery) (*url.URL, error) {
 	u := t.origin
 	u.RawPath = join(t.path, m, url.PathEscape)

@@ -1,6 +1,6 @@
-// Package snippet makes text from outside (a command's output, a response body)
-// fit to stand in an error: one line, valid UTF-8, bounded, and without anything
-// that a terminal would act on.
+// Package snippet makes foreign text (the output of a command, the body of an answer) fit
+// for an error or a log line: one line of valid UTF-8, of bounded length, without
+// characters that a terminal would act on.
 package snippet
 
 import (

@@ -12,7 +12,7 @@ import (
 	"github.com/fairclaim/fairclaim/driver"
 )
 
-// maxNesting is how deep encoding/json follows arrays and objects.
+// maxNesting is how deep encoding/json reads nested arrays and objects.
 const maxNesting = 10_000
 
 // line is the NDJSON form of a message. Exactly one of Payload and PayloadBase64
@@ -31,10 +31,10 @@ type line struct {
 
 // appendLine appends m as one line of JSON, line feed included, to dst.
 //
-// A JSON payload is copied byte for byte where it is on one line already: numbers
-// keep their digits, objects their order and their duplicate keys. Where it holds
-// line breaks, which JSON has only between its tokens, the white space between
-// tokens goes. Everything else is base64.
+// A payload of JSON without line breaks is copied byte for byte: numbers keep their digits,
+// objects the order of their keys and duplicate keys. From one with line breaks, which JSON
+// has between tokens only, the white space between tokens is removed. Any other payload is
+// written in base64.
 func appendLine(dst []byte, m driver.Delivery) ([]byte, error) {
 	l := line{
 		ID: m.ID, Namespace: m.Namespace, TaskQueue: m.TaskQueue, DispatchKey: m.DispatchKey,
@@ -74,9 +74,9 @@ func appendLine(dst []byte, m driver.Delivery) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// isJSON reports whether a payload is labelled as JSON and can stand as a value
-// inside a line. encoding/json takes invalid UTF-8 inside strings, most other
-// readers do not.
+// isJSON reports whether the content type says JSON, and the payload can be a value inside
+// a line. Invalid UTF-8 is refused: encoding/json accepts it in strings, most other readers
+// do not.
 func isJSON(contentType string, payload []byte) bool {
 	mediaType, _, err := mime.ParseMediaType(contentType)
 	if err != nil && mediaType == "" {
@@ -88,8 +88,8 @@ func isJSON(contentType string, payload []byte) bool {
 	return utf8.Valid(payload) && json.Valid(payload) && !fillsNesting(payload)
 }
 
-// fillsNesting reports whether valid JSON is nested so deep that a reader with the
-// limit of encoding/json would refuse it one level further down, inside the line.
+// fillsNesting reports whether valid JSON is nested as deep as encoding/json can read: one
+// level deeper, inside the line, it could not be read back.
 func fillsNesting(payload []byte) bool {
 	if bytes.Count(payload, []byte("["))+bytes.Count(payload, []byte("{")) < maxNesting {
 		return false

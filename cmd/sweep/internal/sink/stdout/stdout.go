@@ -1,4 +1,4 @@
-// Package stdout is the sink that prints: one line of JSON a message, in the form
+// Package stdout is the sink that prints one line of JSON for each message, in the form
 // that `sweep enqueue` reads back.
 package stdout
 
@@ -15,15 +15,16 @@ import (
 	"github.com/fairclaim/fairclaim/driver/node"
 )
 
-// Sink writes messages to an [io.Writer], one line each. A message is done when
-// its whole line was written; what the reader does with it then is not known.
+// Sink writes messages to an [io.Writer], one line each. A message is done when its whole
+// line is written; what the reader does with the line is not known.
 //
-// Lines of concurrent Deliver calls never mix, and a line that was cut short spoils no other:
-// the next one, also that of a later process, begins with a line end, so that a reader
-// sees one bad line only. (So there may be an empty line where a process began.)
+// Lines of concurrent Deliver calls never mix. After a line that was cut short the next
+// line, also that of a later process, begins with a line feed, so that a reader sees only
+// one bad line. (So there may be an empty line where a process began.)
 //
-// A writer that is full for the moment (the disk, a quota) fails the message, which is
-// retried; one that says "try again" is waited for. After any other failed write (the reader
+// Where the writer is full for the moment (a disk, a quota), the delivery fails and the
+// message is retried. Where the writer says "try again" (EAGAIN), Deliver waits. After any
+// other failed write (the reader
 // has closed the pipe) the sink is closed for good: that message and all later ones are handed
 // back with [node.ErrSinkClosed].
 //
@@ -31,11 +32,11 @@ import (
 type Sink struct {
 	w io.Writer
 
-	// turn holds one token: who takes it may write and may touch the rest. A channel,
-	// not a mutex, because waiting for it must end with the context.
+	// turn holds one token: the goroutine that has taken it may write, and use the fields
+	// below. It is a channel and not a mutex, because a wait for it must end with the context.
 	turn   chan struct{}
 	closed error // why the sink is closed, nil while it is open
-	torn   bool  // what was written last may not end with a line end
+	torn   bool  // the last bytes written may be the beginning of a line
 }
 
 // New returns a sink that writes to w. No other code may write to w meanwhile.
@@ -48,7 +49,7 @@ func New(w io.Writer) *Sink {
 	return s
 }
 
-// String is the sink's name in logs.
+// String is the name of the sink in logs.
 func (s *Sink) String() string { return "stdout" }
 
 // Deliver writes m's line.
@@ -66,7 +67,7 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Delivery) error {
 		return node.Permanent(err)
 	}
 	text[0] = '\n'
-	if ctx.Err() != nil { // select would toss a coin
+	if ctx.Err() != nil { // select below would choose at random
 		return notTried(ctx)
 	}
 	select {
@@ -91,7 +92,7 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Delivery) error {
 		return err
 	case <-ctx.Done():
 	}
-	grace := time.NewTimer(grace) // a writer that can be waited for comes back now
+	grace := time.NewTimer(grace) // a writer that waits returns now
 	defer grace.Stop()
 	select {
 	case err := <-written:
@@ -101,7 +102,7 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Delivery) error {
 	}
 }
 
-// grace is how long a write has to come back after its context has ended.
+// grace is how long a write may take to return after its context has ended.
 const grace = 100 * time.Millisecond
 
 // Close ends a line that was cut short, where that can be done at once.

@@ -5,10 +5,10 @@ import (
 	"os"
 )
 
-// mayBeTorn reports whether what other processes have written to f may end in the middle of a
-// line. A file tells by its last byte, if it can be read, and may be otherwise. What went
-// through a pipe is gone: it is suspected where some of it still waits for the
-// reader, or writes to it do not block, and so can be cut short.
+// mayBeTorn reports whether the bytes that other processes have written to f may end in the
+// middle of a line. Of a file the last byte says that; where the byte cannot be read, the
+// answer is yes. The bytes of a pipe cannot be read again: the answer is yes where some of
+// them still wait for the reader, or where writes do not block, and so can be cut short.
 func mayBeTorn(f *os.File) bool {
 	info, err := f.Stat()
 	switch {
@@ -23,8 +23,8 @@ func mayBeTorn(f *os.File) bool {
 	return err != nil || last != '\n'
 }
 
-// lastByte reads it where the file was opened for reading too, and else by another name that
-// the system has for it.
+// lastByte reads the last byte of f. Where f is not open for reading, it opens the file
+// again.
 func lastByte(f *os.File, info fs.FileInfo) (byte, error) {
 	var last [1]byte
 	_, err := f.ReadAt(last[:], info.Size()-1)

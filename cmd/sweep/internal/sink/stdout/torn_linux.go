@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fd is f's, without making it blocking as f.Fd does.
+// fd returns the descriptor of f. Unlike f.Fd it does not make f blocking.
 func fd(f *os.File) (n int, err error) {
 	c, err := f.SyscallConn()
 	if err != nil {

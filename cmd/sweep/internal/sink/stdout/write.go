@@ -11,15 +11,15 @@ import (
 	"github.com/fairclaim/fairclaim/driver/node"
 )
 
-// againPause is how long a writer that says "try again" is left alone.
+// againPause is the pause before a write is repeated that said "try again".
 const againPause = 10 * time.Millisecond
 
-// full are the errors of a writer that has no room for the moment.
+// full are the errors of a writer without room for the moment.
 var full = []error{syscall.ENOSPC, syscall.EDQUOT, syscall.ENOBUFS, syscall.ENOMEM}
 
-// write writes one line, which comes with a line end in front of it: that goes out where
-// the line before was cut short. The caller has the turn. What it returns is what becomes
-// of the message.
+// write writes one line, and returns the outcome of the delivery. text is the line with a
+// line feed before it, which is written only where the line before was cut short. The caller
+// has the turn.
 func (s *Sink) write(ctx context.Context, text []byte) error {
 	start := 1
 	if s.torn {
@@ -58,13 +58,12 @@ func isFull(err error) bool {
 	return false
 }
 
-// errAgain is what a writer that says "try again" comes to when there is no time left.
+// errAgain says that the writer said "try again" until the time was up.
 var errAgain = errors.New("the reader takes no more for now")
 
-// writeAll writes text with as few Write calls as w needs, and returns how many
-// bytes of it went out. A writer that takes less than it was given, without an
-// error, gets the rest; one that takes nothing fails; one that says "try again" is tried
-// again until ctx ends.
+// writeAll writes text, and returns how many bytes of it were written. Where w takes only a
+// part, without an error, the rest follows in the next call; where it takes nothing, that is
+// an error. Where w says "try again", writeAll waits and repeats the call until ctx ends.
 func writeAll(ctx context.Context, w io.Writer, text []byte) (int, error) {
 	total := 0
 	for total < len(text) {
