@@ -72,22 +72,3 @@ func TestSpansOfSettings(t *testing.T) {
 	run(t, conn, `select outbox.configure('{"retention": "36500 days", "retry_cap": "365 days", "lease": "1 day", "node_lapse": "1 day", "claim_idle_timeout": "1 h", "retry_base": "1 day"}')`)
 	run(t, conn, `select outbox.configure('{"retention": "0", "lease": "1 s", "node_lapse": "1 s", "claim_idle_timeout": "100 ms", "retry_base": "1 ms", "retry_cap": "1 ms"}')`)
 }
-
-// Rights over all messages are nobody's who is not named.
-func TestGrantsToPublic(t *testing.T) {
-	t.Parallel()
-	db := pg.New(t)
-	conn, nobody := db.Connect(t), db.Connect(t, pgtest.As(db.Role(t)))
-	for _, role := range []string{"'public'", "null"} {
-		for _, grant := range []string{"grant_worker", "grant_operator"} {
-			_, err := conn.Exec(t.Context(), "select outbox."+grant+"("+role+")")
-			wantError(t, err, "OB001", grant, "role", "every role", "Name")
-		}
-	}
-	_, err := nobody.Exec(t.Context(), "select outbox.enqueue('n', 'q', 'k', ''::bytea)")
-	wantError(t, err, "42501")
-	run(t, conn, "select outbox.grant_producer('public')") // whom a database is open to may be meant to enqueue
-	run(t, nobody, "select outbox.enqueue('n', 'q', 'k', ''::bytea)")
-	_, err = nobody.Exec(t.Context(), "select outbox.claim_fair('n1', '{0}', 1)")
-	wantError(t, err, "42501")
-}

@@ -107,3 +107,31 @@ func TestCLIForeignSchema(t *testing.T) {
 	sweepFails(t, dsn, 1, []string{"migrate", "up"}, "not fairclaim's", "install into another database")
 	sweepFails(t, dsn, 1, []string{"status"}, "has no outbox")
 }
+
+// What only the outbox can know to be wrong is wrong usage all the same: exit code 2.
+func TestCLIUsageOfTheOutbox(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	run(t, db.Pool, `select outbox.configure('{"max_batch": 50}')`)
+	sweepFails(t, db.DSN, 2, []string{"once", "--sink", "stdout", "--shards", "0-99", "--batch", "10"}, "shard 16", "shards 0 to 15")
+	sweepFails(t, db.DSN, 2, []string{"run", "--sink", "stdout", "--shards", "0-99", "--batch", "10"}, "shard 16", "shards 0 to 15")
+	sweepFails(t, db.DSN, 2, []string{"explain", "--shards", "0-99", "--batch", "10"}, "outside 0 to 15")
+	sweepFails(t, db.DSN, 2, []string{"once", "--sink", "stdout"}, "--batch is 100", "max_batch")
+	sweepFails(t, db.DSN, 2, []string{"explain"}, "max_batch")
+}
+
+// migrate down takes one step, or all where that is said.
+func TestCLIMigrateDownSteps(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	newest := latestVersion(t)
+	sweep(t, db.DSN, "migrate", "down", "--yes")
+	wantVersion(t, db.DSN, newest-1)
+	sweepFails(t, db.DSN, 2, []string{"migrate", "down", "--all", "--steps", "1", "--yes"}, "--steps", "--all")
+	sweepFails(t, db.DSN, 2, []string{"migrate", "down", "--all"}, "delete every message", "--yes")
+	wantVersion(t, db.DSN, newest-1)
+	sweep(t, db.DSN, "migrate", "down", "--all", "--yes")
+	if got := sweep(t, db.DSN, "migrate", "version"); !strings.HasPrefix(got, "nothing is installed") {
+		t.Errorf("after down --all: %s", got)
+	}
+}

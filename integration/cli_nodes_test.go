@@ -1,8 +1,12 @@
 package integration
 
 import (
+	"bytes"
+	"fmt"
+	"os"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -68,5 +72,60 @@ func TestCLINodes(t *testing.T) {
 	sweepFails(t, role.DSN, 2, []string{"once", "--sink", "stdout", "--shards", "auto"}, "--shards auto is for run")
 	if got := sweep(t, role.DSN, "why", "k"); !strings.Contains(got, "claimed by") {
 		t.Errorf("why: %s", got)
+	}
+}
+
+// A terminal that is closed ends a node as SIGTERM does: it finishes what it has.
+func TestCLIHangUpDrains(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	put(t, db.Pool, "n", "q", "k")
+	gate := t.TempDir() + "/gate"
+	cmd := sweepCall{dsn: db.DSN, args: []string{"run", "--sink", fmt.Sprintf("exec:sh -c 'until test -e %s; do sleep 0.05; done'", gate)}}.start(t)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, db.Pool, "select count(*) = 1 from outbox.claimed")
+	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	await(t, db.Pool, "select coalesce(bool_or(n.paused = 'draining'), false) from outbox.node as n")
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, stderr.String())
+	}
+	wantOutcomes(t, db.Pool, map[string]int{"done": 1})
+}
+
+// A node that starts where another one was killed takes its shards over at once: that
+// process is gone, and nobody waits for its heartbeat to lapse.
+func TestCLINodeLeavesForTheGone(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	run(t, db.Pool, `select outbox.configure('{"node_lapse": "1 day"}')`)
+	run(t, db.Pool, "select outbox.heartbeat('elsewhere', '{15}', process => 'elsewhere pid 1 abc/1/x')")
+	first := sweepCall{dsn: db.DSN, args: []string{"run", "--sink", "stdout"}}.start(t)
+	if err := first.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, db.Pool, "select count(*) = 15 from outbox.shard")
+	owner := one[string](t, db.Pool, "select distinct node from outbox.shard")
+	_ = first.Process.Kill()
+	_ = first.Wait() // killed
+	second := sweepCall{dsn: db.DSN, args: []string{"run", "--sink", "stdout"}}.start(t)
+	if err := second.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, db.Pool, "select count(*) = 15 from outbox.shard where node <> $1", owner)
+	if names := list[string](t, db.Pool, "select node from outbox.node order by node"); len(names) != 2 || names[0] != "elsewhere" {
+		t.Errorf("the nodes are %q, want the second one and that of another machine", names)
+	}
+	_ = second.Process.Signal(syscall.SIGTERM)
+	if err := second.Wait(); err != nil {
+		t.Error(err)
 	}
 }

@@ -20,3 +20,32 @@ func TestCLIOnceWithoutPrune(t *testing.T) {
 		t.Errorf("%d delivered, want 250", strings.Count(got, "\n"))
 	}
 }
+
+// Every command that lacks a right says who gives which, in whatever language the server
+// speaks: the hint goes by the SQLSTATE.
+func TestCLIMissingRight(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	role := db.Role(t)
+	run(t, db.Pool, "grant usage on schema outbox to "+role.Name)
+	line := `{"namespace": "n", "task_queue": "q", "dispatch_key": "k", "payload": 1}` + "\n"
+	for _, tt := range []struct {
+		args []string
+		hint string
+	}{
+		{[]string{"enqueue"}, "outbox.grant_producer('role')"},
+		{[]string{"once", "--sink", "stdout"}, "outbox.grant_worker('role')"},
+		{[]string{"run", "--sink", "stdout"}, "outbox.grant_worker('role')"},
+		{[]string{"status"}, "outbox.grant_operator('role')"},
+		{[]string{"explain"}, "outbox.grant_operator('role')"},
+		{[]string{"why", "k"}, "outbox.grant_operator('role')"},
+		{[]string{"check"}, "outbox.grant_operator('role')"},
+		{[]string{"quota", "n"}, "outbox.grant_operator('role')"},
+		{[]string{"pause", "n"}, "outbox.grant_operator('role')"},
+		{[]string{"cancel", "k"}, "outbox.grant_operator('role')"},
+		{[]string{"redrive", "k"}, "outbox.grant_operator('role')"},
+		{[]string{"migrate", "up"}, "as the role that owns the schema"},
+	} {
+		sweepCall{dsn: role.DSN, args: tt.args, stdin: line}.do(t).want(t, 1, tt.args, tt.hint)
+	}
+}

@@ -347,3 +347,19 @@ func TestCLIChunksInterrupted(t *testing.T) {
 		t.Errorf("%d are pending", n)
 	}
 }
+
+// A prune of what the outbox is set to keep for longer is meant, or it is not done.
+func TestCLIPruneBelowRetention(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	put(t, db.Pool, "n", "q", "k")
+	sweep(t, db.DSN, "cancel", "k")
+	run(t, db.Pool, "update outbox.settled set settled_at = settled_at - interval '1 day'")
+	sweepFails(t, db.DSN, 2, []string{"prune", "--older-than", "6d"}, "before their retention of 7 days", "--yes")
+	if got := sweep(t, db.DSN, "prune", "--older-than", "7d"); got != "pruned 0 messages\n" {
+		t.Errorf("at the retention it says %q", got)
+	}
+	if got := sweep(t, db.DSN, "prune", "--older-than", "12h", "--yes"); got != "pruned 1 message\n" {
+		t.Errorf("with --yes it says %q", got)
+	}
+}

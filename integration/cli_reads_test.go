@@ -53,3 +53,21 @@ func TestCLIReads(t *testing.T) {
 		}
 	}
 }
+
+// What only reads does so where nothing can be written, on a standby for example.
+func TestCLIReadsWhereNothingCanBeWritten(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	put(t, db.Pool, "acme", "q", "k")
+	role := db.Role(t, "set default_transaction_read_only = on")
+	run(t, db.Pool, "select outbox.grant_operator($1)", role.Name)
+	for _, args := range [][]string{
+		{"status"}, {"nodes"}, {"explain"}, {"why", "k"}, {"check"}, {"quota", "acme"},
+	} {
+		got := sweepCall{dsn: role.DSN, args: args}.do(t)
+		got.want(t, 0, args)
+	}
+	if n := one[int](t, db.Pool, "select count(*) from outbox.namespace"); n != 0 {
+		t.Error("showing a quota set one")
+	}
+}

@@ -62,3 +62,41 @@ func TestPublicationForAllTables(t *testing.T) {
 		t.Errorf("pruned %d", n)
 	}
 }
+
+// TestConfigure: settings change by name; what is unknown or out of bounds changes
+// nothing, and the shard count is fixed once a message exists.
+func TestConfigure(t *testing.T) {
+	t.Parallel()
+	conn := pg.New(t).Connect(t)
+	before := one[string](t, conn, "select to_jsonb(outbox.settings())::text")
+	for settings, code := range map[string]string{
+		`null`: "OB001", `'[]'`: "OB001", `'1'`: "OB001",
+		`'{"leese": "1 s"}'`: "OB001", `'{"singleton": true}'`: "OB001", `'{"lease": "1 s", "ctid": 1}'`: "OB001",
+	} {
+		_, err := conn.Exec(t.Context(), "select outbox.configure("+settings+")")
+		wantError(t, err, code, "settings")
+	}
+	for _, settings := range []string{
+		`{"shard_count": 0}`, `{"shard_count": 1025}`, `{"default_quota": -1}`, `{"lease": "0"}`, `{"retry_base": "2 h"}`,
+		`{"retry_jitter": 1.1}`, `{"retry_jitter": "NaN"}`, `{"retry_multiplier": "Infinity"}`, `{"max_batch": 0}`, `{"retention": "-1 s"}`, `{"lease": null}`,
+	} {
+		if _, err := conn.Exec(t.Context(), "select outbox.configure($1)", settings); err == nil {
+			t.Errorf("configure(%s) raised nothing", settings)
+		}
+	}
+	if after := one[string](t, conn, "select to_jsonb(outbox.settings())::text"); after != before {
+		t.Errorf("settings were %s, are %s", before, after)
+	}
+	if got := one[string](t, conn, `select lease || ' ' || shard_count || ' ' || default_quota from outbox.configure('{"lease": "30 s", "shard_count": 7}')`); got != "00:00:30 7 256" {
+		t.Errorf("configure gave %s", got)
+	}
+	if got := one[int](t, conn, "select cardinality(outbox.all_shards())"); got != 7 {
+		t.Errorf("%d shards, want 7", got)
+	}
+	put(t, conn, "n", "q", "k")
+	_, err := conn.Exec(t.Context(), `select outbox.configure('{"shard_count": 8}')`)
+	wantError(t, err, "OB005", "shard_count is fixed at 7")
+	run(t, conn, `select outbox.configure('{"shard_count": 7, "lease": "60 s"}')`)
+	_, err = conn.Exec(t.Context(), "delete from outbox.config")
+	wantError(t, err, "OB005")
+}

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 // tellProgress says now and then that the tests still run: they take long, and go test says
 // nothing of those that pass.
 func tellProgress(since time.Time) {
-	for range time.Tick(30 * time.Second) {
+	for range time.Tick(10 * time.Second) {
 		fmt.Fprintf(os.Stderr, "testing for %v, on %d databases so far\n", time.Since(since).Round(time.Second), pg.Clones())
 	}
 }

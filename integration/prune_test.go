@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -132,4 +134,55 @@ func pruneNodes(t *testing.T, conn *pgx.Conn, name string, nodes, routes int, ag
 		select $1 || n, 'n', 1, now() - $3::text::interval, 1 from generate_series(1, $2::int) as n`, name, nodes, ago)
 	run(t, conn, `insert into outbox.route (node, namespace, task_queue, served_at)
 		select $1 || n, 'n' || r, 'q', now() - $4::text::interval from generate_series(1, $2::int) as n, generate_series(1, $3::int) as r`, name, nodes, routes, ago)
+}
+
+// TestPrune: done and cancelled messages older than the retention go, failed ones
+// only when asked, with payloads and failures; keys are free again (INV-2).
+func TestPrune(t *testing.T) {
+	t.Parallel()
+	conn := pg.New(t).Connect(t)
+	fill := func() {
+		for i, how := range []string{"complete", "cancel", "fail"} {
+			for age := range 3 {
+				id := put(t, conn, "n", "q", fmt.Sprint(how, age))
+				row := claimOne(t, conn, "n1")
+				if how == "cancel" {
+					run(t, conn, "select outbox.cancel(array[$1])", row.Key)
+				} else {
+					settle(t, conn, how, id, row.Token)
+				}
+				run(t, conn, "update outbox.settled set settled_at = clock_timestamp() - make_interval(days => $2) where id = $1", id, age*5+i)
+			}
+		}
+	}
+	keys := func() string {
+		return strings.Join(list[string](t, conn, "select dispatch_key from outbox.messages order by 1"), " ")
+	}
+	fill()
+	put(t, conn, "n", "q", "pending")
+	for _, c := range []struct {
+		call string
+		gone int
+		left string
+	}{
+		{"prune()", 2, "cancel0 cancel1 complete0 complete1 fail0 fail1 fail2 pending"},
+		{"prune('1000000 years')", 0, "cancel0 cancel1 complete0 complete1 fail0 fail1 fail2 pending"},
+		{"prune('3 days', 1)", 1, "cancel0 cancel1 complete0 fail0 fail1 fail2 pending"},
+		{"prune('3 days', 1)", 1, "cancel0 complete0 fail0 fail1 fail2 pending"},
+		{"prune('3 days', 1)", 0, "cancel0 complete0 fail0 fail1 fail2 pending"},
+		{"prune('3 days', failed => true)", 2, "cancel0 complete0 fail0 pending"},
+		{"prune('0', failed => true)", 3, "pending"},
+	} {
+		if got := one[int](t, conn, "select outbox."+c.call); got != c.gone {
+			t.Errorf("%s deleted %d, want %d", c.call, got, c.gone)
+		}
+		if got := keys(); got != c.left {
+			t.Errorf("after %s there are %s, want %s", c.call, got, c.left)
+		}
+	}
+	if got := one[int](t, conn, "select (select count(*) from outbox.failure) + (select count(*) from outbox.settled)"); got != 0 {
+		t.Errorf("%d rows of pruned messages stayed", got)
+	}
+	run(t, conn, "delete from outbox.pending")
+	fill() // the keys are free
 }
