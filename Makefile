@@ -12,13 +12,25 @@ RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 # Not cached: a test's result hangs on the PostgreSQL that it finds as well.
 GOTEST := go test -count=1 -p 2 -timeout 30m $(RACE)
 
-# Installs a package where this user may, and says so; why it failed, too.
+# Installs a package where this user may, and says so; apt-get's steps and errors, too.
+# What is there in the end, or is not, whoever needs it says.
 define install
 if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 		echo "installing what is missing: apt-get update; apt-get install $(1)"; \
-		out=$$({ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends $(1); } 2>&1) || \
-		{ echo "apt-get did not succeed:"; echo "$$out" | tail -n 5; }; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		{ apt-get update -q && apt-get install -qy --no-install-recommends $(1); } 2>&1 | \
+		sed -u -n '/^\(Get:.*Packages\|Need to get\|Fetched\|Unpacking $(1)\|Setting up $(1)\|E: \)/s/^/  /p'; \
 	fi
+endef
+
+# Compiles packages and says how far it is: go build -v names each that is not in the cache.
+# go test and go run are silent until they have compiled all.
+define compile
+go build -v $(1) 2>&1 | { n=0; while read -r line; do \
+		case $$line in \
+		*' '*) echo "$$line" ;; \
+		*) n=$$((n + 1)); [ $$((n % 5)) -gt 0 ] || echo "  $$n packages compiled, the last one is $$line" ;; \
+		esac; done; }
 endef
 
 # The majors that `make matrix` runs.
@@ -30,7 +42,8 @@ help: ## List the targets
 
 .PHONY: demo
 demo: postgres ## Watch a bursty tenant and twenty quiet ones share an outbox; KEEP=1 leaves the database up
-	@echo "compiling the demo ..."
+	@echo "compiling the demo, a minute or more on a new machine"
+	@$(call compile,./integration/demo ./driver/...)
 	@go run ./integration/demo $(if $(KEEP),-keep)
 
 .PHONY: build
@@ -43,9 +56,11 @@ image: ## Build the container image of sweep; IMAGE=NAME:TAG, BASE=debian:13 to 
 
 .PHONY: test
 test: postgres pgbouncer ## Run all tests, those against a real PostgreSQL included
-	@echo "compiling the tests, a minute or more on a new machine; each package reports when it ends"
+	@echo "compiling, some minutes on a new machine"
+	@$(call compile,$(RACE) ./...)
+	@echo "testing; each package reports when it ends"
 	$(GOTEST) $$(go list ./... | grep -v '/integration$$')
-	@echo "compiling the tests of ./integration; they take ten minutes or more, and say every half a minute how far they are"
+	@echo "compiling the tests of ./integration; they take ten minutes or more, and say every ten seconds how far they are"
 	@# Alone and from its own directory: go test passes on at once what it prints.
 	cd integration && $(GOTEST)
 
