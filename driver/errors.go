@@ -3,6 +3,7 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -67,4 +68,16 @@ func wrap(verb string, err error) error {
 		}
 	}
 	return fmt.Errorf("%s: %w", verb, err)
+}
+
+// TryAgain reports whether a call failed only because other transactions were in its way, so
+// that the same call, made again, may work: a serialization failure (SQLSTATE 40001), a
+// deadlock (40P01), a lock that was not granted within lock_timeout (55P03). A call in a transaction of
+// the caller's can be made again only together with the whole transaction.
+//
+// A statement_timeout (57014) is not among them: the call has used the time that it may use,
+// and would use it again. Neither is a broken connection: the call may have been committed.
+func TryAgain(err error) bool {
+	var state interface{ SQLState() string }
+	return errors.As(err, &state) && slices.Contains([]string{"40001", "40P01", "55P03"}, state.SQLState())
 }

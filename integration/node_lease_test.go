@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/fairclaim/fairclaim/driver"
 	"github.com/fairclaim/fairclaim/driver/node"
 )
@@ -45,12 +47,28 @@ func onceNode(t testing.TB, s *node.Node) <-chan error {
 
 // steal takes the message with this key from whoever has claimed it, as a rescue and
 // another node's claim do, and returns the new claim.
-func steal(t testing.TB, q querier, key string) claimRow {
+func steal(t testing.TB, db *pgxpool.Pool, key string) (stolen claimRow) {
 	t.Helper()
-	run(t, q, `update outbox.claimed as c set lease_until = clock_timestamp() - interval '1 s'
+	// In one transaction, so that no other claim gets it; and again while another claim has its shard.
+	eventually(t, "the claim is stolen", func() bool {
+		tx, err := db.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(context.Background()) }()
+		run(t, tx, `update outbox.claimed as c set lease_until = clock_timestamp() - interval '1 s'
 from outbox.message as m where m.id = c.id and m.dispatch_key = $1`, key)
-	run(t, q, "select outbox.rescue()")
-	return claimOne(t, q, "thief")
+		run(t, tx, "select outbox.rescue()")
+		got := claim(t, tx, "thief", 100)
+		if len(got) != 1 {
+			return false
+		}
+		stolen = got[0]
+		run(t, tx, "update outbox.claimed set lease_until = clock_timestamp() + interval '1 h' where id = $1", stolen.ID) // nobody rescues it
+		commit(t, tx)
+		return true
+	})
+	return stolen
 }
 
 // A delivery may last longer than a lease: it is extended (INV-11).
@@ -133,11 +151,11 @@ func TestClaimedAnewByTheSameNode(t *testing.T) {
 func TestClaimLostDuringDelivery(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]struct {
-		with  func(t testing.TB, q querier)
+		with  func(t testing.TB, db *pgxpool.Pool)
 		after string
 	}{
-		"stolen":    {func(t testing.TB, q querier) { steal(t, q, "k") }, "claimed"},
-		"cancelled": {func(t testing.TB, q querier) { run(t, q, "select outbox.cancel('{k}')") }, "cancelled"},
+		"stolen":    {func(t testing.TB, db *pgxpool.Pool) { steal(t, db, "k") }, "claimed"},
+		"cancelled": {func(t testing.TB, db *pgxpool.Pool) { run(t, db, "select outbox.cancel('{k}')") }, "cancelled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -153,7 +171,6 @@ func TestClaimLostDuringDelivery(t *testing.T) {
 			}))
 			done := onceNode(t, s)
 			<-begun
-			run(t, db.Pool, `select outbox.configure('{"lease": "1 h"}')`) // the thief's
 			lose.with(t, db.Pool)
 			if err := <-cause; err == nil || !strings.Contains(err.Error(), "the claim was lost") {
 				t.Errorf("the delivery ended for the reason %v", err)
@@ -180,7 +197,6 @@ func TestClaimLostWhileWaiting(t *testing.T) {
 	done := onceNode(t, s)
 	first := <-sink.begun
 	other := map[string]string{"ns-1": "ns-2", "ns-2": "ns-1"}[first.DispatchKey]
-	run(t, db.Pool, `select outbox.configure('{"lease": "1 h"}')`)
 	stolen := steal(t, db.Pool, other)
 	// At the extension after the theft the node has learnt of it.
 	lease := "select lease_until from outbox.claimed where claimed_by = 'n1'"

@@ -72,7 +72,7 @@ func TestConfigIsChecked(t *testing.T) {
 		case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
 			t.Errorf("%s: got %v, want an error with %q", name, err, test.want)
 		case err != nil && s != nil:
-			t.Errorf("%s: a sweeper came with the error", name)
+			t.Errorf("%s: a node came with the error", name)
 		}
 	}
 }
@@ -86,12 +86,11 @@ func TestConfigEndlessTimes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Node{config: c}
 	clock := func() int64 { return int64(longest) }
-	l := &loop{Node: s, log: c.Logger, clock: clock, dispatch: newDispatcher(limits{}, clock)}
+	l := &loop{config: c, log: c.Logger, clock: clock, live: true, ledger: newLedger(ledgerLimits{}, nil, new(counters), nil, nil)}
 	l.beginDrain()
-	if l.drainAt <= l.clock() {
-		t.Errorf("an endless drain ends at %d, now is %d", l.drainAt, l.clock())
+	if l.drainUntil <= l.clock() {
+		t.Errorf("an endless drain ends at %d, now is %d", l.drainUntil, l.clock())
 	}
 	for _, d := range []time.Duration{c.Tick, c.DrainTimeout, c.PruneEvery, c.DeliveryTimeout} {
 		if d < longest || int64(longest)+int64(jitter(d)) < 0 {

@@ -56,7 +56,7 @@ func (m *dispatchModel) open(l lane) bool {
 			bytes += it.bytes
 		}
 	}
-	return countIf(running, func(it *item) bool { return laneOf(it) == l }) < m.share && bytes < m.shareBytes
+	return countIf(running, func(it *item) bool { return laneOf(it) == l }) < m.shareSlots && bytes < m.shareBytes
 }
 
 func (m *dispatchModel) ready(q *queue) int {
@@ -81,7 +81,7 @@ func (m *dispatchModel) begin(it *item) error {
 		return fmt.Errorf("%d began as number %d of %d slots", it.ID, n+1, m.slots)
 	}
 	if !m.open(laneOf(it)) {
-		return fmt.Errorf("%d began beyond the share of its namespace, %d and %d bytes", it.ID, m.share, m.shareBytes)
+		return fmt.Errorf("%d began beyond the share of its namespace, %d and %d bytes", it.ID, m.shareSlots, m.shareBytes)
 	}
 	others := map[lane]bool{}
 	for _, w := range m.waiting {
@@ -187,12 +187,12 @@ func anyStep() *rapid.Generator[dispatchStep] {
 
 // leftBehind notes which deliveries of a queue are left behind with their slots, and says what
 // is wrong with that: slots come back, as long as not too many have.
-func (m *dispatchModel) leftBehind(q *queue, stuck map[int64]*item) error {
-	q.d.mu.Lock()
-	defer q.d.mu.Unlock()
+func (m *dispatchModel) leftBehind(d *dispatcher, q *queue, stuck map[int64]*item) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	m.kept = slices.DeleteFunc(m.kept, func(it *item) bool { return it.queue == q })
 	freed := 0
-	for _, call := range q.stuck {
+	for _, call := range d.stuck[q] {
 		if stuck[call.message.ID] == nil {
 			return fmt.Errorf("%d is left behind and should not be", call.message.ID)
 		}
@@ -208,8 +208,8 @@ func (m *dispatchModel) leftBehind(q *queue, stuck map[int64]*item) error {
 			all++
 		}
 	}
-	if len(q.stuck) != all || freed != min(all, m.slots) {
-		return fmt.Errorf("%d are left behind, of %d slots came back; want %d, of %d", len(q.stuck), freed, all, min(all, m.slots))
+	if len(d.stuck[q]) != all || freed != min(all, m.slots) {
+		return fmt.Errorf("%d are left behind, of %d slots came back; want %d, of %d", len(d.stuck[q]), freed, all, min(all, m.slots))
 	}
 	return nil
 }
@@ -227,7 +227,7 @@ func checkDispatch(t *testing.T, r *rapid.T) {
 	slots := rapid.IntRange(1, 6).Draw(r, "slots")
 	m := &dispatchModel{
 		limits: limits{
-			slots: slots, share: rapid.IntRange(1, slots).Draw(r, "share"),
+			slots: slots, shareSlots: rapid.IntRange(1, slots).Draw(r, "share"),
 			shareBytes: rapid.Int64Range(1, 5*largest).Draw(r, "share of bytes"),
 			capacity:   rapid.IntRange(1, 8).Draw(r, "capacity"), timeout: time.Hour,
 		},
@@ -260,15 +260,13 @@ func playDispatch(m *dispatchModel, queues int, steps []dispatchStep) (err error
 		}))
 	}
 	defer func() {
-		for _, q := range d.queues {
-			q.withdraw()
-		}
+		d.withdraw()
 		for _, end := range ends {
 			close(end)
 		}
 		d.running.Wait()
-		for _, q := range d.queues {
-			if err == nil && (len(q.tenants) != 0 || len(q.ring) != 0 || len(q.stuck) != 0 || d.leftBehind.Load() != 0 || q.running != 0 || q.ready != 0 || len(d.bytes) != 0) {
+		for _, q := range d.all {
+			if err == nil && (len(q.tenants) != 0 || len(q.ring) != 0 || len(d.stuck[q]) != 0 || d.leftBehind.Load() != 0 || q.running != 0 || q.ready != 0 || len(d.bytes) != 0) {
 				err = fmt.Errorf("at rest it holds %d namespaces, %d turns, %d running, %d ready, bytes of %d",
 					len(q.tenants), len(q.ring), q.running, q.ready, len(d.bytes))
 			}
@@ -280,14 +278,14 @@ func playDispatch(m *dispatchModel, queues int, steps []dispatchStep) (err error
 		switch s.what {
 		case "offer":
 			id := int64(len(items) + 1)
-			it := &item{Delivery: driver.Delivery{ID: id, Namespace: s.namespace}, bytes: s.bytes, queue: d.queues[s.which%queues]}
+			it := &item{Delivery: driver.Delivery{ID: id, Namespace: s.namespace}, bytes: s.bytes, queue: d.all[s.which%queues]}
 			it.leased.Store(10)
 			items[id] = it
 			want := m.takes(it)
 			if want {
 				m.waiting = append(m.waiting, it)
 			}
-			if got := it.queue.offer(it); got != want {
+			if got := d.offer(it.queue, it); got != want {
 				return fmt.Errorf("offer of %d is %t, want %t", id, got, want)
 			}
 		case "end":
@@ -319,11 +317,7 @@ func playDispatch(m *dispatchModel, queues int, steps []dispatchStep) (err error
 				return err
 			}
 		case "withdraw":
-			got := 0
-			for _, q := range d.queues {
-				got += len(q.withdraw())
-			}
-			if got != len(m.waiting) {
+			if got := len(d.withdraw()); got != len(m.waiting) {
 				return fmt.Errorf("withdrew %d of %d", got, len(m.waiting))
 			}
 			m.waiting = nil
@@ -335,8 +329,8 @@ func playDispatch(m *dispatchModel, queues int, steps []dispatchStep) (err error
 			ends[one.id] = one.end
 			began = append(began, items[one.id])
 		}
-		for _, q := range d.queues {
-			if err := m.leftBehind(q, stuck); err != nil {
+		for _, q := range d.all {
+			if err := m.leftBehind(d, q, stuck); err != nil {
 				return err
 			}
 		}
@@ -344,17 +338,17 @@ func playDispatch(m *dispatchModel, queues int, steps []dispatchStep) (err error
 		if err := m.beginAll(began); err != nil {
 			return err
 		}
-		for _, q := range d.queues {
+		for _, q := range d.all {
 			if m.runningIn(q) < m.slots && m.ready(q) > 0 {
 				return fmt.Errorf("%d of %d slots are in use, and %d messages could run", m.runningIn(q), m.slots, m.ready(q))
 			}
-			if got, want := q.room(), m.capacity-m.ready(q); got != want {
+			if got, want := d.room(q), m.capacity-m.ready(q); got != want {
 				return fmt.Errorf("room is %d, want %d", got, want)
 			}
 		}
 		results := d.collect()
 		for _, it := range results {
-			if late := stuck[it.ID] != nil; late != it.overdue || late != (it.verdict == again) {
+			if late := stuck[it.ID] != nil; late != it.overdue || late != (it.verdict == toRetry) {
 				return fmt.Errorf("%d has the verdict %d, overdue %t", it.ID, it.verdict, it.overdue)
 			}
 		}

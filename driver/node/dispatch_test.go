@@ -44,13 +44,13 @@ func TestHungNamespaceHoldsItsShare(t *testing.T) {
 			return nil
 		}))
 		for id := range int64(100) {
-			if !q.offer(claimed(id, "slow")) {
+			if !d.offer(q, claimed(id, "slow")) {
 				t.Fatalf("message %d of the hung namespace was refused", id)
 			}
 			synctest.Wait() // the first two begin, and the rest is beyond the share
 		}
 		for id := range int64(100) {
-			for !q.offer(claimed(1000+id, "quick")) {
+			for !d.offer(q, claimed(1000+id, "quick")) {
 				<-d.wake
 				quick += len(d.collect())
 			}
@@ -62,10 +62,10 @@ func TestHungNamespaceHoldsItsShare(t *testing.T) {
 		if n := hung.Load(); n != 2 {
 			t.Errorf("the hung namespace holds %d slots, want 2", n)
 		}
-		if room := q.room(); room != 10 {
+		if room := d.room(q); room != 10 {
 			t.Errorf("there is room for %d, want 10: the waiting messages of the hung namespace count", room)
 		}
-		if n := len(q.withdraw()); n != 98 {
+		if n := len(d.withdraw()); n != 98 {
 			t.Errorf("withdrew %d, want 98", n)
 		}
 		d.stop(errStopping)
@@ -85,7 +85,7 @@ func TestTurnsComeRound(t *testing.T) {
 			return nil
 		}))
 		for i, namespace := range strings.Split("aaaaaabbbbcc", "") {
-			q.offer(claimed(int64(i), namespace))
+			d.offer(q, claimed(int64(i), namespace))
 		}
 		close(first)
 		d.running.Wait()
@@ -105,49 +105,49 @@ func TestDeliveryOutcomes(t *testing.T) {
 		reason string // part of it
 		after  time.Duration
 	}{
-		"done": {sink: func(context.Context, driver.Delivery) error { return nil }, want: done},
+		"done": {sink: func(context.Context, driver.Delivery) error { return nil }, want: toComplete},
 		"panic": {
-			sink: func(context.Context, driver.Delivery) error { panic(boom) }, want: again, reason: "the sink panicked: boom",
+			sink: func(context.Context, driver.Delivery) error { panic(boom) }, want: toRetry, reason: "the sink panicked: boom",
 		},
 		"goexit": {
 			sink: func(context.Context, driver.Delivery) error { runtime.Goexit(); return nil },
-			want: again, reason: "ended its goroutine",
+			want: toRetry, reason: "ended its goroutine",
 		},
 		"error that panics": {
-			sink: func(context.Context, driver.Delivery) error { return (*brokenError)(nil) }, want: again, reason: "the sink panicked",
+			sink: func(context.Context, driver.Delivery) error { return (*brokenError)(nil) }, want: toRetry, reason: "the sink panicked",
 		},
 		"time-out": {
-			sink: untilDone, want: again, reason: "timed out after 1s", after: time.Second,
+			sink: untilDone, want: toRetry, reason: "timed out after 1s", after: time.Second,
 		},
 		"time-out, by ctx.Err": {
 			sink: func(ctx context.Context, _ driver.Delivery) error {
 				<-ctx.Done()
 				return fmt.Errorf("send: %w", ctx.Err())
 			},
-			want: again, reason: "timed out after 1s: send: context deadline exceeded", after: time.Second,
+			want: toRetry, reason: "timed out after 1s: send: context deadline exceeded", after: time.Second,
 		},
 		"lost before": {
-			sink: uncalled, before: func(_ *dispatcher, it *item) { it.lose() }, want: untried, reason: errLost.Error(),
+			sink: uncalled, before: func(_ *dispatcher, it *item) { it.lose() }, want: toRelease, reason: errLost.Error(),
 		},
 		"lost during": {
-			sink: untilDone, during: func(_ *dispatcher, it *item) { it.lose() }, want: again, reason: errLost.Error(),
+			sink: untilDone, during: func(_ *dispatcher, it *item) { it.lose() }, want: toRetry, reason: errLost.Error(),
 		},
 		"stopped before": {
-			sink: uncalled, before: func(d *dispatcher, _ *item) { d.stop(errStopping) }, want: untried, reason: errStopping.Error(),
+			sink: uncalled, before: func(d *dispatcher, _ *item) { d.stop(errStopping) }, want: toRelease, reason: errStopping.Error(),
 		},
 		"stopped during": {
-			sink: untilDone, during: func(d *dispatcher, _ *item) { d.stop(errStopping) }, want: untried, reason: errStopping.Error(),
+			sink: untilDone, during: func(d *dispatcher, _ *item) { d.stop(errStopping) }, want: toRelease, reason: errStopping.Error(),
 		},
 		"done though stopped": {
 			sink:   func(ctx context.Context, _ driver.Delivery) error { <-ctx.Done(); return nil },
-			during: func(d *dispatcher, _ *item) { d.stop(errStopping) }, want: done,
+			during: func(d *dispatcher, _ *item) { d.stop(errStopping) }, want: toComplete,
 		},
 		"failed though stopped": {
 			sink:   func(ctx context.Context, _ driver.Delivery) error { <-ctx.Done(); return Permanent(boom) },
-			during: func(d *dispatcher, _ *item) { d.stop(errStopping) }, want: failed, reason: "boom",
+			during: func(d *dispatcher, _ *item) { d.stop(errStopping) }, want: toFail, reason: "boom",
 		},
 		"stale": {
-			sink: uncalled, before: func(d *dispatcher, it *item) { it.leased.Store(d.clock()) }, want: untried, reason: errStale.Error(),
+			sink: uncalled, before: func(d *dispatcher, it *item) { it.leased.Store(d.clock()) }, want: toRelease, reason: errStale.Error(),
 		},
 	}
 	for name, test := range tests {
@@ -160,7 +160,7 @@ func TestDeliveryOutcomes(t *testing.T) {
 				if test.before != nil {
 					test.before(d, it)
 				}
-				q.offer(it)
+				d.offer(q, it)
 				synctest.Wait()
 				if test.during != nil {
 					test.during(d, it)
@@ -204,7 +204,7 @@ func TestGoexitKeepsTheSlot(t *testing.T) {
 		d := newDispatcher(limits{1, 1, 1, 10, time.Second}, bubbleClock())
 		q := d.newQueue(SinkFunc(func(context.Context, driver.Delivery) error { runtime.Goexit(); return nil }))
 		for id := range int64(10) {
-			q.offer(claimed(id, "ns"))
+			d.offer(q, claimed(id, "ns"))
 		}
 		d.running.Wait()
 		if n := len(d.collect()); n != 10 {
@@ -232,7 +232,7 @@ func TestDeafSink(t *testing.T) {
 		for id := range int64(20) {
 			it := claimed(id, "deaf")
 			it.leased.Store(int64(time.Hour))
-			q.offer(it)
+			d.offer(q, it)
 		}
 		start := time.Now()
 		timedOut := 0
@@ -240,14 +240,14 @@ func TestDeafSink(t *testing.T) {
 			time.Sleep(timeout + grace)
 			it := claimed(int64(1000+round), "quick")
 			it.leased.Store(int64(time.Hour))
-			q.offer(it)
+			d.offer(q, it)
 			synctest.Wait()
 			quick := 0
 			for _, it := range d.collect() {
 				switch {
-				case it.Namespace == "quick" && it.verdict == done:
+				case it.Namespace == "quick" && it.verdict == toComplete:
 					quick++
-				case it.verdict == again && it.overdue && strings.Contains(it.reason, "timed out after 1s, and the sink did not return within 5s more"):
+				case it.verdict == toRetry && it.overdue && strings.Contains(it.reason, "timed out after 1s, and the sink did not return within 5s more"):
 					timedOut++
 				default:
 					t.Errorf("%s %d has the verdict %d: %s", it.Namespace, it.ID, it.verdict, it.reason)
@@ -266,7 +266,7 @@ func TestDeafSink(t *testing.T) {
 		d.running.Wait()
 		rest := d.collect()
 		for _, it := range rest {
-			if it.verdict != done {
+			if it.verdict != toComplete {
 				t.Errorf("message %d has the verdict %d", it.ID, it.verdict)
 			}
 		}
@@ -286,14 +286,14 @@ func TestStopEndsAll(t *testing.T) {
 			return untilDone(ctx, m)
 		}))
 		for id := range int64(8) {
-			q.offer(claimed(id, "ns"))
+			d.offer(q, claimed(id, "ns"))
 		}
 		synctest.Wait()
 		d.stop(errStopping)
 		d.running.Wait()
 		results := d.collect()
 		for _, it := range results {
-			if it.verdict != untried {
+			if it.verdict != toRelease {
 				t.Errorf("message %d ended with verdict %d, want it untried", it.ID, it.verdict)
 			}
 		}
@@ -314,7 +314,7 @@ func BenchmarkDispatch(b *testing.B) {
 	b.ResetTimer()
 	collected := 0
 	for _, it := range items {
-		for !q.offer(it) {
+		for !d.offer(q, it) {
 			<-d.wake
 			collected += len(d.collect())
 		}

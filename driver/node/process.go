@@ -1,13 +1,10 @@
 package node
 
 import (
-	"context"
 	"crypto/rand"
 	"fmt"
 	"os"
 	"strings"
-
-	"github.com/fairclaim/fairclaim/driver"
 )
 
 // process says which process a heartbeat comes from: by host and process id for an operator,
@@ -50,24 +47,4 @@ func (p process) gone(text string) bool {
 	scope, rest, _ := strings.Cut(marks, "/")
 	start, _, found := strings.Cut(rest, "/")
 	return found && scope == p.scope && start != "" && processStart(pid) != start
-}
-
-// leaveForTheGone gives up the shards of nodes of this machine whose process is gone, killed
-// perhaps: they would wait until its heartbeat lapses. It is an attempt: what fails here
-// is left to the lapse.
-func (l *loop) leaveForTheGone(ctx context.Context, self process) {
-	processes, err := driver.NodeProcesses(ctx, l.db)
-	if err != nil {
-		l.log.Debug("cannot look for nodes that are gone", "error", err)
-		return
-	}
-	for node, text := range processes {
-		if err == nil && self.gone(text) {
-			err = driver.Leave(ctx, l.db, node, text)
-			l.log.Info("left for a node whose process is gone", "gone", node, "process", text)
-		}
-	}
-	if err != nil {
-		l.log.Debug("cannot leave for nodes that are gone", "error", err)
-	}
 }

@@ -15,11 +15,11 @@ const pruneRest = 3
 // there is more.
 func (l *loop) prune(ctx context.Context) error {
 	before := l.clock()
-	n, err := driver.Prune(ctx, l.db, chunk)
+	n, err := driver.Prune(ctx, l.db, maxRows)
 	l.pruned += int64(n)
-	if l.more = n == chunk; l.more {
+	if l.pruneMore = n == maxRows; l.pruneMore {
 		now := l.clock()
-		l.duties.prune = now + pruneRest*(now-before)
+		l.duties.prune.at = now + pruneRest*(now-before)
 	}
 	return err
 }
@@ -28,7 +28,7 @@ func (l *loop) prune(ctx context.Context) error {
 // as it has settled, and a chunk more: else the outbox would grow with each. It stops at
 // the first error: the next one goes on.
 func (l *loop) pruneWhatItSettled(ctx context.Context) {
-	for l.more && ctx.Err() == nil && l.pruned < l.stats.done.Load()+l.stats.failed.Load()+chunk {
+	for l.pruneMore && ctx.Err() == nil && l.pruned < l.stats.done.Load()+l.stats.failed.Load()+maxRows {
 		select {
 		case <-l.drain: // it was told to end
 			return

@@ -8,6 +8,10 @@ import (
 	"github.com/fairclaim/fairclaim/driver"
 )
 
+// grace is how long a sink has to return after its context has ended, and how long the last
+// calls of an end may take.
+const grace = 5 * time.Second
+
 // A Sink delivers messages to the outside. Deliver may be called by many
 // goroutines at once, each with another message. It must return soon after ctx
 // ends; what it returns then counts like any other answer. Where it has not returned 5 s after
@@ -104,4 +108,63 @@ func Undelivered(err error) error {
 		return nil
 	}
 	return &undeliveredError{err}
+}
+
+// verdict is what becomes of a message after its delivery: the settle that it goes to.
+type verdict int
+
+const (
+	toComplete verdict = iota
+	toRetry
+	toFail
+	toRelease
+	settledBySink
+)
+
+// outcome is what a delivery came to. It is read off the sink's error once, by the
+// goroutine that got the error: an error can have methods, and what they do is the sink's doing.
+type outcome struct {
+	verdict verdict
+	err     error          // nil: delivered
+	reason  string         // its text
+	delay   *time.Duration // of RetryAfter or RetryNotBefore
+	least   bool           // of RetryNotBefore: the policy's backoff may be longer
+	closed  bool           // the sink takes no message any more
+	overdue bool           // the sink did not return: the dispatcher gave the delivery up
+}
+
+// judge reads a delivery's error as the Sink interface defines it. Where an error says two
+// things, the message's own fault goes last: a message that was perhaps not tried must not fail.
+//
+//	error holds                 verdict
+//	nil                         toComplete
+//	ErrSettled                  settledBySink
+//	ErrSinkClosed, Undelivered  toRelease
+//	Permanent                   toFail
+//	RetryAfter, RetryNotBefore  toRetry, with their delay
+//	any other                   toRetry, with the policy's backoff
+func judge(err error) outcome {
+	if err == nil {
+		return outcome{verdict: toComplete}
+	}
+	o := outcome{verdict: toRetry, err: err, reason: err.Error(), closed: errors.Is(err, ErrSinkClosed)}
+	var permanent *permanentError
+	var undelivered *undeliveredError
+	var after *retryAfterError
+	switch {
+	case errors.Is(err, ErrSettled):
+		o.verdict = settledBySink
+	case o.closed || errors.As(err, &undelivered):
+		o.verdict = toRelease
+	case errors.As(err, &permanent):
+		o.verdict = toFail
+	case errors.As(err, &after):
+		o.delay, o.least = &after.delay, after.least
+	}
+	return o
+}
+
+// atOnce reports whether a settle leaves the message due at that moment.
+func (o *outcome) atOnce() bool {
+	return o.verdict == toRelease || o.verdict == toRetry && o.delay != nil && *o.delay == 0 && !o.least
 }

@@ -2,10 +2,7 @@ package node
 
 import (
 	"cmp"
-	"context"
 	"slices"
-
-	"github.com/fairclaim/fairclaim/driver"
 )
 
 // suspects are claimed messages of which one may have killed a node before: the leases of all
@@ -141,40 +138,4 @@ func (s *suspects) remove(which func(*item) bool) (removed []*item) {
 	s.ring = slices.DeleteFunc(s.ring, func(l *suspectLine) bool { return len(l.items) == 0 })
 	s.waiting -= len(removed)
 	return removed
-}
-
-// beginSuspects begins the suspects whose turn it is, once the outbox has noted it.
-func (l *loop) beginSuspects(ctx context.Context) {
-	if l.suspects.waiting == 0 || l.clock() < l.retryAt {
-		return
-	}
-	usage := l.budget.Usage()
-	items, together := l.suspects.pick(func(it *item) bool {
-		if !it.queue.accepts(it.Namespace) || usage > 0 && usage+it.bytes > l.control.Params().HighBytes {
-			return false
-		}
-		usage += it.bytes
-		return true
-	})
-	if len(items) == 0 {
-		return
-	}
-	call, cancel := context.WithTimeout(ctx, l.patience())
-	defer cancel()
-	refs, err := driver.BeginDelivery(call, l.db, refsOf(items), together)
-	if l.failed(ctx, err) {
-		l.endOnce(err)
-	}
-	noted := make(map[driver.Ref]bool, len(refs))
-	for _, ref := range refs {
-		noted[ref] = true
-	}
-	for _, it := range items {
-		if !noted[it.Ref()] { // failed, lost, or locked by somebody: not now
-			l.suspects.leave(it)
-			l.suspects.add(it)
-			continue
-		}
-		l.admit(it)
-	}
 }

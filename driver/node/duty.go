@@ -1,0 +1,30 @@
+package node
+
+// maxRows is how many rows one call of a duty works on at most.
+const maxRows = 1000
+
+// duty is one kind of the loop's regular work.
+type duty struct {
+	at       int64 // clock time when it is due next; 0: now
+	off      bool  // this run has no such duty
+	loggedAt int64 // clock time when the log was last told that the database refuses it; 0: never
+}
+
+// soon makes the duty due now.
+func (d *duty) soon() { d.at = 0 }
+
+// duties are the loop's regular work.
+type duties struct {
+	settings, extend, rescue, heartbeat, prune duty
+}
+
+// next is the clock time when the next duty is due.
+func (d *duties) next() int64 {
+	next := int64(1) << 62 // does not come
+	for _, one := range []*duty{&d.settings, &d.extend, &d.rescue, &d.heartbeat, &d.prune} {
+		if !one.off {
+			next = min(next, one.at)
+		}
+	}
+	return next
+}

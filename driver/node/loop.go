@@ -1,0 +1,126 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/watermark"
+)
+
+// loop is one run of a node. All of it belongs to the goroutine that runs it; only the
+// dispatcher and the counters are shared with deliveries. What it knows of the messages in
+// flight stands in ledger, when it claims in pace, what it does while the database fails in
+// backoff; the steps that work on them are in files of their own, and their order in run.
+type loop struct {
+	db     driver.DB
+	config Config
+	stats  *counters
+	drain  <-chan struct{} // closed: come to an orderly end
+	log    *slog.Logger
+	clock  func() int64 // monotonic nanoseconds, from 1
+
+	live        bool                  // a live node, that goes on: Run, not Once
+	outbox      driver.OutboxSettings // read again now and then
+	process     string                // unlike that of others, of the same name too
+	nameShared  bool                  // another process uses the node's name, and the log says so
+	shards      []int32
+	shardsGiven bool  // the outbox gives the node its shards, and may take them
+	seenToken   int64 // the largest claim token so far
+
+	ledger  *ledger
+	pace    pace
+	backoff backoff
+	duties  duties
+
+	control      *watermark.Controller
+	pausedAt     int64 // clock time of the last pause
+	dispatch     *dispatcher
+	defaultQueue *queue            // of Config.Sink
+	taskQueues   map[string]*queue // of Config.Routes
+	results      []*item           // delivered, and to be settled
+
+	failures  failureReport
+	pruned    int64 // messages deleted so far
+	pruneMore bool  // the last prune left some that can go
+
+	draining   bool
+	drainUntil int64 // clock time when draining ends
+	ending     error // why it ends, if not by Drain
+}
+
+// patient is a context for a call that changes who owns messages: where ctx ends under
+// way, the call still has a while to come back and say what it did. Cut off, a claim would
+// leave messages to their leases that nobody works on.
+func patient(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
+	return call, func() {
+		stop()
+		cancel()
+	}
+}
+
+// patience is how long a call may take: where one hangs, and the next, there must be time
+// left to extend leases.
+func (l *loop) patience() time.Duration {
+	return min(l.config.CallTimeout, max(l.outbox.Lease/4, time.Second))
+}
+
+// worked notes how a call of the database ended, and reports whether it worked. A Once ends
+// by an error. What fails because ctx has ended says nothing of the database.
+func (l *loop) worked(ctx context.Context, err error) bool {
+	if err == nil {
+		if l.backoff.worked() {
+			l.log.Info("the database answers again")
+		}
+		return true
+	}
+	if ctx.Err() == nil {
+		wait := l.backoff.failed(l.clock(), l.outbox.Lease, err)
+		l.log.Warn("the database failed a call", "error", err, "retry_in", wait.Round(time.Millisecond))
+	}
+	if !l.live && l.ending == nil && endsOnce(err) {
+		l.ending = err
+	}
+	return false
+}
+
+// mayCall reports whether claims, settles and reads need not wait for the database.
+func (l *loop) mayCall() bool { return l.backoff.mayCall(l.clock()) }
+
+// toSettle has a message settled that was not delivered, for the reason that err says.
+func (l *loop) toSettle(it *item, err error) {
+	it.outcome = judge(err)
+	l.results = append(l.results, it)
+}
+
+// beginDrain ends claiming, and gives back what waits without its payload.
+func (l *loop) beginDrain() {
+	if l.draining {
+		return
+	}
+	l.draining = true
+	l.drainUntil = l.clock() + int64(l.config.DrainTimeout)
+	l.duties.heartbeat.soon()
+	l.say("draining", "in_flight", l.ledger.inFlight())
+	l.endWaiting(errStopping, func(*item) bool { return true })
+}
+
+// endWaiting releases what waits without its payload, and which says.
+func (l *loop) endWaiting(why error, which func(*item) bool) {
+	for _, it := range l.ledger.endWaiting(which) {
+		l.toSettle(it, Undelivered(why))
+	}
+}
+
+// say logs the course of things: of a live node as information, of one that cron starts
+// each minute only where it is asked for.
+func (l *loop) say(text string, args ...any) {
+	level := slog.LevelInfo
+	if !l.live {
+		level = slog.LevelDebug
+	}
+	l.log.Log(context.Background(), level, text, args...)
+}
