@@ -1,11 +1,12 @@
-// Package connstring reads connection strings as people paste them, for everything here
-// that connects by one.
+// Package connstring reads connection strings as people paste them, for all programs of the
+// project that connect to a database.
 //
-// A password may stand anywhere in a string that is not what it looks like: with an @ or a
-// slash that is not percent-encoded, a part of it becomes the host or the database; behind
-// a lost quote or a space it becomes the name of a parameter, which the server repeats in
-// its error. So what could be read in two ways is refused before anything connects, and
-// nothing of a string is ever in an error: not a name either, unless it is on a list below.
+// In a string with a mistake, the password may be read as something else. With an @ or a
+// slash that is not percent-encoded, a part of the password becomes the host or the
+// database; after a missing quote or a space, a part becomes the name of a parameter, which
+// the server repeats in its error. So a string that could be read in two ways is refused
+// before anything connects, and an error never repeats a part of the string, except names
+// that are on a list below.
 package connstring
 
 import (
@@ -19,8 +20,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Config reads a connection string and what it leaves out from the PG variables, the
-// service and the password file, which are looked at with each call.
+// Config reads a connection string. What is left out of the string comes from the PG
+// variables, the service file and the password file, which each call reads again.
 func Config(raw string) (*pgx.ConnConfig, error) {
 	text, err := Clean(raw)
 	if err != nil {
@@ -33,8 +34,8 @@ func Config(raw string) (*pgx.ConnConfig, error) {
 	return config, Apply(config)
 }
 
-// Clean takes off the white space and the quotes around a connection string, and refuses
-// one that could be read in two ways.
+// Clean removes white space and quotes around a connection string, and refuses a string
+// that could be read in two ways.
 func Clean(raw string) (string, error) {
 	text := strings.TrimFunc(raw, isSpace)
 	if n := len(text); n >= 2 && strings.ContainsRune("\"'`", rune(text[0])) && text[0] == text[n-1] {
@@ -44,7 +45,7 @@ func Clean(raw string) (string, error) {
 		return "", refuse("hold a NUL byte", forms)
 	}
 	if text != "" && (strings.ContainsRune("\"`'", rune(text[0])) || strings.ContainsRune("\"`", rune(text[len(text)-1]))) {
-		return "", refuse("begin or end with a quote that has no other", forms)
+		return "", refuse("begin or end with a quote without its counterpart", forms)
 	}
 	before, rest, isURL := strings.Cut(text, "://")
 	if isURL && !strings.Contains(before, "=") {
@@ -53,7 +54,8 @@ func Clean(raw string) (string, error) {
 	return text, checkPairs(text)
 }
 
-// isSpace is what may stand around a string that was copied: byte order marks too.
+// isSpace reports whether a character is one that copying leaves around a string: white
+// space, control characters, byte order marks.
 func isSpace(r rune) bool {
 	return unicode.IsSpace(r) || unicode.IsControl(r) && r != 0 || r == '\uFEFF' || r == '\u200B'
 }
@@ -62,37 +64,37 @@ func cleanURL(scheme, rest string) (string, error) {
 	switch s := strings.ToLower(scheme); {
 	case s == "postgres" || s == "postgresql":
 	case strings.HasPrefix(s, "jdbc:"), strings.HasPrefix(s, "postgresql+"), strings.HasPrefix(s, "postgres+"):
-		return "", refuse("are a URL for another program", "Begin it with postgres://, and give user and password before the host.")
+		return "", refuse("are a URL for another program", "Write a URL that begins with postgres://, with user and password before the host.")
 	default:
-		return "", refuse("are a URL, but none of PostgreSQL's", "Begin it with postgres://.")
+		return "", refuse("are a URL, but not one of PostgreSQL", "Write a URL that begins with postgres://.")
 	}
 	if strings.ContainsFunc(rest, isSpace) {
 		return "", refuse("are a URL with white space or a line end in it", encode)
 	}
 	end := strings.IndexAny(rest, "/?#")
 	if strings.Count(rest, "@") > 1 || strings.Contains(rest, "#") || end >= 0 && strings.Contains(rest[end:], "@") {
-		return "", refuse("are not a valid URL: an @ or # stands where none belongs", encode)
+		return "", refuse("are not a valid URL: an @ or # is in a place where it cannot be", encode)
 	}
 	if strings.Contains(rest, ";") {
-		return "", refuse("are a URL with a semicolon in it", "Parameters of a URL begin with ? and have & between them; in a password, ; is %3B.")
+		return "", refuse("are a URL with a semicolon in it", "In a URL, parameters follow ? and are separated by &; in a password, ; is written %3B.")
 	}
 	return strings.ToLower(scheme) + "://" + rest, nil
 }
 
-// checkPairs refuses keyword=value pairs of which a part may be a password that was not
-// quoted: a name twice, or one that is none.
+// checkPairs refuses keyword=value pairs in which a part may be a password without quotes:
+// where a keyword is there twice, or is not a valid name.
 func checkPairs(text string) error {
 	seen := map[string]bool{}
 	for rest := text; rest != ""; {
 		name, after, ok := strings.Cut(rest, "=")
 		if name = strings.TrimFunc(name, isSpace); !ok || !isName(name) {
 			if strings.Contains(text, ";") {
-				return refuse("are neither a postgres:// URL nor keyword=value pairs", "Between pairs stand spaces, no semicolons: host=db user=app password='...'.")
+				return refuse("are neither a postgres:// URL nor keyword=value pairs", "Separate pairs by spaces, not by semicolons: host=db user=app password='...'.")
 			}
 			return refuse("are neither a postgres:// URL nor keyword=value pairs", forms)
 		}
 		if seen[name] {
-			return refuse("name one keyword twice", "A value with spaces or quotes stands in single quotes; in it, \\' is a quote and \\\\ a backslash.")
+			return refuse("name one keyword twice", "Put a value with spaces or quotes into single quotes; in these, \\' is a quote and \\\\ a backslash.")
 		}
 		seen[name] = true
 		value, next, closed := cutValue(strings.TrimLeftFunc(after, isSpace))
@@ -100,14 +102,14 @@ func checkPairs(text string) error {
 		case !closed:
 			return refuse("have a quote that does not end", forms)
 		case strings.Contains(value, "://"), strings.Contains(value, ";") && strings.Contains(value, "="):
-			return refuse("have a URL, or more pairs, for the value of a keyword", "Give the URL alone, without a name before it; between pairs stand spaces.")
+			return refuse("have a URL, or more pairs, as the value of a keyword", "Give the URL alone, without a name before it; separate pairs by spaces.")
 		}
 		rest = next
 	}
 	return nil
 }
 
-// cutValue cuts off a value as libpq reads it, backslashes left as they are.
+// cutValue cuts off a value as libpq reads it. Backslashes stay in the value.
 func cutValue(text string) (value, rest string, closed bool) {
 	quoted := strings.HasPrefix(text, "'")
 	start := 0
@@ -127,8 +129,8 @@ func cutValue(text string) (value, rest string, closed bool) {
 	return text[start:], "", !quoted
 }
 
-// Explain makes an error without any of the text of one that pgx found in a connection
-// string.
+// Explain returns an error in the place of err, which pgx has returned for a connection
+// string: the new one repeats nothing of the string.
 func Explain(text string, err error) error {
 	var path *fs.PathError
 	switch _, notURL := url.Parse(text); {

@@ -12,27 +12,28 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// defaultUserTimeout is how long what was sent may stay unacknowledged.
+// defaultUserTimeout is how long sent bytes may stay unacknowledged.
 const defaultUserTimeout = 30 * time.Second
 
-// ignored are parameters that mean nothing here: of pools and caches that others have,
-// and of libpq where Go does the thing in another way. What they ask for is had or harmless.
+// ignored are parameters without a meaning here: those of pools and caches of other clients,
+// and those of libpq for which Go has its own way. To ignore them does no harm.
 var ignored = names("schema pgbouncer connection_limit pool_timeout socket_timeout statement_cache_size single_use_connections " + // Prisma
 	"max_connection_lifetime max_idle_connection_lifetime supa workaround uselibpqcompat pool prepared_statements " +
 	"gsslib sslcompression load_balance_hosts sslkeylogfile")
 
-// refused are parameters that ask for what cannot be had, or not in this way.
+// refused are parameters that ask for something that cannot be done, or is written
+// differently; with a hint each.
 var refused = map[string]string{
 	"hostaddr":         "Give the address as host.",
 	"requiressl":       "Write sslmode=require in its place.",
 	"requirepeer":      "The server's user is not checked here; use sslmode=verify-full over TCP.",
 	"sslcrl":           "Lists of revoked certificates are not checked here.",
 	"sslcrldir":        "Lists of revoked certificates are not checked here.",
-	"sslaccept":        "It is Prisma's: write sslmode=require for what accept_invalid_certs does, sslmode=verify-full for strict.",
-	"sslidentity":      "It is Prisma's: name certificate and key by sslcert and sslkey.",
+	"sslaccept":        "The parameter is one of Prisma: write sslmode=require for accept_invalid_certs, sslmode=verify-full for strict.",
+	"sslidentity":      "The parameter is one of Prisma: give certificate and key with sslcert and sslkey.",
 	"replication":      "Sweep needs an ordinary connection.",
 	"gssdelegation":    "Credentials are not delegated here.",
-	"currentSchema":    "It is JDBC's. The outbox has a schema of its own: leave it out.",
+	"currentSchema":    "The parameter is one of JDBC. Leave it out: the outbox has a schema of its own.",
 	"username":         "The keyword is user.",
 	"Username":         "The keyword is user.",
 	"hostname":         "The keyword is host.",
@@ -45,8 +46,8 @@ var refused = map[string]string{
 	"scram_server_key": "Give the password.",
 }
 
-// shown are names that an error may repeat: those above, and settings that people put into
-// connection strings.
+// shown are settings of the server that people put into connection strings: an error may
+// repeat their names.
 var shown = names("application_name client_encoding datestyle DateStyle default_transaction_isolation default_transaction_read_only " +
 	"extra_float_digits idle_in_transaction_session_timeout intervalstyle lock_timeout options role search_path session_role " +
 	"standard_conforming_strings statement_timeout timezone TimeZone work_mem")
@@ -59,15 +60,15 @@ func names(list string) map[string]bool {
 	return all
 }
 
-// Apply does what parameters ask for that pgx does not know, and would have the server
-// refuse: it takes them out of the run-time parameters.
+// Apply takes the parameters that pgx does not know out of the run-time parameters, which the
+// server would refuse, and does what they ask for.
 func Apply(config *pgx.ConnConfig) error {
 	p := config.RuntimeParams
 	for _, name := range slices.Sorted(maps.Keys(p)) {
 		hint, isRefused := refused[name]
 		switch {
 		case !isName(name):
-			return refuse("have a parameter whose name is none", forms)
+			return refuse("have a parameter whose name is not valid", forms)
 		case isRefused:
 			return refuse("have the parameter "+name+", which means nothing here", hint)
 		case ignored[name], strings.HasPrefix(name, "pool_"): // the latter are pgxpool's, which has read them
@@ -75,7 +76,7 @@ func Apply(config *pgx.ConnConfig) error {
 		}
 	}
 	if mode, ok := take(p, "gssencmode"); ok && mode == "require" {
-		return refuse("have gssencmode=require, which cannot be had here", "Use TLS: sslmode=verify-full.")
+		return refuse("have gssencmode=require, which sweep cannot do", "Use TLS: sslmode=verify-full.")
 	}
 	if name, ok := take(p, "fallback_application_name"); ok && p["application_name"] == "" {
 		p["application_name"] = name
@@ -99,7 +100,7 @@ func applyTLS(config *pgx.ConnConfig) error {
 	low, ok1 := versions[lowest]
 	high, ok2 := versions[highest]
 	if !ok1 || !ok2 {
-		return refuse("have an ssl_min_protocol_version or ssl_max_protocol_version that is none", "They are TLSv1, TLSv1.1, TLSv1.2 or TLSv1.3.")
+		return refuse("have an ssl_min_protocol_version or ssl_max_protocol_version that is not known", "Write TLSv1, TLSv1.1, TLSv1.2 or TLSv1.3.")
 	}
 	all := []*tls.Config{config.TLSConfig}
 	for _, f := range config.Fallbacks {
@@ -146,8 +147,8 @@ func applyTCP(config *pgx.ConnConfig) error {
 	return nil
 }
 
-// Hide takes out of a text of the server what the connection string may have brought
-// there: names and values of parameters.
+// Hide replaces the names and values of parameters of the connection string in a text of the
+// server.
 func Hide(text string, params map[string]string) string {
 	var pieces []string
 	for name, value := range params {

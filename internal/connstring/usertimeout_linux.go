@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// userTimeout lets a connection fail on which nothing is acknowledged for so long: by
-// itself, TCP sends again for a quarter of an hour.
+// userTimeout returns a dialer's control function that lets a connection fail when sent
+// bytes are not acknowledged for this long: by default, TCP sends them again for a quarter
+// of an hour.
 func userTimeout(after time.Duration) func(network, address string, c syscall.RawConn) error {
 	return func(network, _ string, c syscall.RawConn) error {
 		if network == "unix" {

@@ -59,11 +59,9 @@ const (
 // Sink runs a command for each message, as many at once as Deliver is called.
 // Use [New]; the zero value does not work.
 type Sink struct {
-	argv    []string // argv[0] as it was given
-	path    string   // argv[0] as it was found
+	command
 	environ []string
 	timeout time.Duration
-	kill    func(*os.Process)
 
 	mu      sync.Mutex
 	failing time.Time // the first failed start since the last good one; zero if there is none
@@ -77,8 +75,8 @@ type Sink struct {
 // timeout bounds each run; 0 leaves that to the context of Deliver. New fails if
 // the command is not there or may not be executed. The environment is that of the
 // process at this moment.
-func New(command string, timeout time.Duration) (*Sink, error) {
-	argv, err := words(command)
+func New(line string, timeout time.Duration) (*Sink, error) {
+	argv, err := words(line)
 	if err != nil {
 		return nil, fmt.Errorf("exec: %w", err)
 	}
@@ -92,7 +90,7 @@ func New(command string, timeout time.Duration) (*Sink, error) {
 		}
 		return nil, fmt.Errorf("exec: command %q: %w; give the path of an executable file", argv[0], err)
 	}
-	return &Sink{argv: argv, path: path, environ: passedOn(os.Environ()), timeout: timeout, kill: killGroup}, nil
+	return &Sink{command: command{argv: argv, path: path, kill: killGroup}, environ: passedOn(os.Environ()), timeout: timeout}, nil
 }
 
 // String is the name of the sink in logs: the command without its arguments, which may be
@@ -124,7 +122,7 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Delivery) error {
 		run, cancel = context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("timed out after %v", s.timeout))
 		defer cancel()
 	}
-	r, err := s.run(run, append(variables, s.environ...), m.Payload)
+	r, err := s.command.run(run, append(variables, s.environ...), m.Payload)
 	switch {
 	case errors.Is(err, syscall.E2BIG): // the message itself is probably too large: charge it, so that it ends as failed
 		return fmt.Errorf("%s: headers and environment are too large: %w", s, err)

@@ -22,6 +22,13 @@ const (
 	outputPatience = 500 * time.Millisecond
 )
 
+// command is a command that can be run any number of times.
+type command struct {
+	argv []string // argv[0] as it was given
+	path string   // argv[0] as it was found
+	kill func(*os.Process)
+}
+
 // result is how a command ended.
 type result struct {
 	state  *os.ProcessState // nil: not known; err says why
@@ -31,14 +38,14 @@ type result struct {
 
 // run starts the command and waits for its end. An error says that the command could not
 // be started.
-func (s *Sink) run(ctx context.Context, environ []string, payload []byte) (result, error) {
+func (c *command) run(ctx context.Context, environ []string, payload []byte) (result, error) {
 	type answer struct {
 		result
 		startErr error
 	}
 	ended := make(chan answer, 1)
 	go func() {
-		r, err := s.startAndWait(ctx, environ, payload)
+		r, err := c.startAndWait(ctx, environ, payload)
 		ended <- answer{r, err}
 	}()
 	select {
@@ -56,7 +63,7 @@ func (s *Sink) run(ctx context.Context, environ []string, payload []byte) (resul
 	}
 }
 
-func (s *Sink) startAndWait(ctx context.Context, environ []string, payload []byte) (result, error) {
+func (c *command) startAndWait(ctx context.Context, environ []string, payload []byte) (result, error) {
 	// With Pdeathsig the kernel kills the child when the thread that started it ends: keep
 	// the thread.
 	runtime.LockOSThread()
@@ -72,12 +79,12 @@ func (s *Sink) startAndWait(ctx context.Context, environ []string, payload []byt
 	if err != nil {
 		return result{}, errors.Join(err, stdin.Close(), feed.Close())
 	}
-	cmd := osexec.CommandContext(ctx, s.path)
-	cmd.Args = s.argv
+	cmd := osexec.CommandContext(ctx, c.path)
+	cmd.Args = c.argv
 	cmd.Env = environ
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stdout
 	cmd.SysProcAttr = attributes()
-	cmd.Cancel = func() error { s.kill(cmd.Process); return nil }
+	cmd.Cancel = func() error { c.kill(cmd.Process); return nil }
 	err = cmd.Start()
 	_, _ = stdin.Close(), stdout.Close()
 	if err != nil {
@@ -98,7 +105,7 @@ func (s *Sink) startAndWait(ctx context.Context, environ []string, payload []byt
 		_ = drain.Close()
 	})
 	waitErr := cmd.Wait()
-	s.kill(cmd.Process)
+	c.kill(cmd.Process)
 	_ = feed.SetWriteDeadline(time.Now())
 	_ = drain.SetReadDeadline(time.Now().Add(outputPatience))
 	pumps.Wait()

@@ -30,18 +30,15 @@ import (
 //
 // Use [New]; the zero value does not work. Two sinks must not share a writer.
 type Sink struct {
-	w io.Writer
-
 	// turn holds one token: the goroutine that has taken it may write, and use the fields
 	// below. It is a channel and not a mutex, because a wait for it must end with the context.
-	turn   chan struct{}
-	closed error // why the sink is closed, nil while it is open
-	torn   bool  // the last bytes written may be the beginning of a line
+	turn chan struct{}
+	lines
 }
 
 // New returns a sink that writes to w. No other code may write to w meanwhile.
 func New(w io.Writer) *Sink {
-	s := &Sink{w: w, turn: make(chan struct{}, 1)}
+	s := &Sink{lines: lines{w: w}, turn: make(chan struct{}, 1)}
 	if f, ok := w.(*os.File); ok {
 		s.torn = mayBeTorn(f)
 	}

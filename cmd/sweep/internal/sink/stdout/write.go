@@ -17,24 +17,31 @@ const againPause = 10 * time.Millisecond
 // full are the errors of a writer without room for the moment.
 var full = []error{syscall.ENOSPC, syscall.EDQUOT, syscall.ENOBUFS, syscall.ENOMEM}
 
+// lines writes lines to w, one after the other.
+type lines struct {
+	w      io.Writer
+	closed error // why no more is written; nil while w is open
+	torn   bool  // the last bytes written may be the beginning of a line
+}
+
 // write writes one line, and returns the outcome of the delivery. text is the line with a
 // line feed before it, which is written only where the line before was cut short. The caller
 // has the turn.
-func (s *Sink) write(ctx context.Context, text []byte) error {
+func (l *lines) write(ctx context.Context, text []byte) error {
 	start := 1
-	if s.torn {
+	if l.torn {
 		start = 0
 	}
-	n, err := writeAll(ctx, s.w, text[start:])
+	n, err := writeAll(ctx, l.w, text[start:])
 	end := start + n // in text
 	if n > 0 {
-		s.torn = end > 1 && end < len(text)
+		l.torn = end > 1 && end < len(text)
 	}
 	if end == len(text) && (err == nil || isFull(err)) {
 		return nil
 	}
 	failed := fmt.Errorf("stdout: %w", err)
-	if s.torn && end > 1 {
+	if l.torn && end > 1 {
 		failed = fmt.Errorf("stdout: the line ends after %d of its %d bytes: %w", end-1, len(text)-1, err)
 	}
 	switch {
@@ -45,8 +52,8 @@ func (s *Sink) write(ctx context.Context, text []byte) error {
 	case isFull(err):
 		return failed
 	}
-	s.closed = fmt.Errorf("%w: %w", node.ErrSinkClosed, failed)
-	return node.Undelivered(s.closed)
+	l.closed = fmt.Errorf("%w: %w", node.ErrSinkClosed, failed)
+	return node.Undelivered(l.closed)
 }
 
 func isFull(err error) bool {
