@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fairclaim/fairclaim/internal/grace"
 )
 
 // chunkRows is how many messages one transaction of a long command changes: few, so that
@@ -27,7 +29,7 @@ func checkMax(n int64) error {
 // changed limit messages (0: no limit), or when ctx ends. The number of changed messages
 // is returned beside an error too.
 func (a *app) inChunks(ctx context.Context, conn *pgx.Conn, limit int64, sql string, args ...any) (done int64, err error) {
-	working, stop := graceful(ctx, stopGrace)
+	working, stop := grace.Context(ctx, stopGrace)
 	defer stop()
 	reported := time.Now()
 	for {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/internal/grace"
 )
 
 const (
@@ -154,7 +155,7 @@ func (l *loader) load(ctx context.Context, conn *pgx.Conn, files []string) error
 	if err != nil {
 		return fmt.Errorf("%w; nothing was written", err)
 	}
-	finishing, stop := graceful(ctx, stopGrace)
+	finishing, stop := grace.Context(ctx, stopGrace)
 	defer stop()
 	if err := tx.Commit(finishing); err != nil {
 		return fmt.Errorf("commit: %w", err)
@@ -180,7 +181,7 @@ type sendFunc func(ctx context.Context, batch []driver.Message) ([]driver.Enqueu
 
 // pump takes lines until they end, or ctx does. It writes all lines that it has taken.
 func (l *loader) pump(ctx context.Context, lines <-chan inputLine, send sendFunc) error {
-	writing, stop := graceful(ctx, stopGrace)
+	writing, stop := grace.Context(ctx, stopGrace)
 	defer stop()
 	idle := time.NewTimer(flushAfter)
 	defer idle.Stop()

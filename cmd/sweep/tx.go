@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fairclaim/fairclaim/driver"
 )
 
 const maxTries = 5
@@ -23,12 +23,12 @@ const pins = "set local search_path = pg_catalog, pg_temp; set local datestyle =
 // readWrite begins a transaction that writes: read committed, whatever the role's default.
 var readWrite = pgx.TxOptions{BeginQuery: "begin isolation level read committed, read write; " + pins}
 
-// inTx runs do in a transaction that writes, up to maxTries times: again after a deadlock
-// or a serialization failure.
+// inTx runs do in a transaction that writes, up to maxTries times: again where other
+// transactions were in its way ([driver.TryAgain]).
 func inTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx) error) error {
 	for try := 1; ; try++ {
 		err := pgx.BeginTxFunc(ctx, conn, readWrite, do)
-		if err == nil || try == maxTries || !isRetryable(err) {
+		if err == nil || try == maxTries || !driver.TryAgain(err) {
 			return err
 		}
 	}
@@ -39,19 +39,6 @@ func inReadTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx) error) err
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{BeginQuery: "begin isolation level repeatable read, read only; " + pins}, do)
 }
 
-func isRetryable(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && (pg.Code == "40P01" || pg.Code == "40001")
-}
-
 // stopGrace is how long a command may go on with what it has begun when it is asked to
 // stop.
 const stopGrace = 10 * time.Second
-
-// graceful returns a context that ends grace after ctx has ended: for work that must not
-// stop half-way.
-func graceful(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
-	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
-	return out, func() { stop(); cancel() }
-}

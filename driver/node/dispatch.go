@@ -213,7 +213,7 @@ func (d *dispatcher) start(q *queue, it *item) *sinkCall {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	call := &sinkCall{queue: q, it: it, tenant: q.tenants[it.Namespace], bytes: it.bytes, message: it.Delivery}
-	call.backstop = time.AfterFunc(d.timeout+grace, func() { d.leaveBehind(call) })
+	call.backstop = time.AfterFunc(d.timeout+graceTime, func() { d.leaveBehind(call) })
 	return call
 }
 
@@ -235,7 +235,7 @@ func (d *dispatcher) leaveBehind(call *sinkCall) {
 	if call.answered {
 		return
 	}
-	o := judge(fmt.Errorf("timed out after %v, and the sink did not return within %v more", d.timeout, grace))
+	o := judge(fmt.Errorf("timed out after %v, and the sink did not return within %v more", d.timeout, graceTime))
 	o.overdue = true
 	d.answer(call, o)
 	d.overdue.Add(1)

@@ -307,7 +307,7 @@ func playDispatch(m *dispatchModel, queues int, steps []dispatchStep) (err error
 			}
 			ended += len(m.running)
 			m.running = nil
-			time.Sleep(m.timeout + grace + 1) // of the bubble
+			time.Sleep(m.timeout + graceTime + 1) // of the bubble
 		case "take":
 			held := map[string]int64{}
 			for _, it := range slices.Concat(m.running, m.kept, m.waiting) {

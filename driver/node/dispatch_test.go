@@ -237,7 +237,7 @@ func TestDeafSink(t *testing.T) {
 		start := time.Now()
 		timedOut := 0
 		for round := 1; round <= 5; round++ {
-			time.Sleep(timeout + grace)
+			time.Sleep(timeout + graceTime)
 			it := claimed(int64(1000+round), "quick")
 			it.leased.Store(int64(time.Hour))
 			d.offer(q, it)

@@ -12,7 +12,7 @@ import (
 // end stops what still runs, releases all that is left, and says why it ended.
 func (l *loop) end(ctx context.Context) error {
 	cause := context.Cause(ctx)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceTime)
 	defer cancel()
 	l.withdraw()
 	l.dispatch.stop(errStopping)
@@ -20,7 +20,7 @@ func (l *loop) end(ctx context.Context) error {
 	l.takeDelivered()
 	if stuck {
 		l.releaseUnanswered()
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), grace)
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), graceTime)
 		defer cancel()
 	}
 	l.backoff = backoff{}
@@ -50,7 +50,7 @@ func (l *loop) end(ctx context.Context) error {
 		reason = cause
 	}
 	if stuck {
-		return errors.Join(reason, fmt.Errorf("a sink still works %v after it was told to stop", grace))
+		return errors.Join(reason, fmt.Errorf("a sink still works %v after it was told to stop", graceTime))
 	}
 	return reason
 }

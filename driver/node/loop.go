@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
+	"github.com/fairclaim/fairclaim/internal/grace"
 	"github.com/fairclaim/fairclaim/watermark"
 )
 
@@ -54,11 +55,11 @@ type loop struct {
 // way, the call still has a while to come back and say what it did. Cut off, a claim would
 // leave messages to their leases that nobody works on.
 func patient(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
-	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
+	late, stop := grace.Context(ctx, graceTime)
+	call, cancel := context.WithTimeout(late, timeout)
 	return call, func() {
-		stop()
 		cancel()
+		stop()
 	}
 }
 

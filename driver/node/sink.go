@@ -8,9 +8,9 @@ import (
 	"github.com/fairclaim/fairclaim/driver"
 )
 
-// grace is how long a sink has to return after its context has ended, and how long the last
+// graceTime is how long a sink has to return after its context has ended, and how long the last
 // calls of an end may take.
-const grace = 5 * time.Second
+const graceTime = 5 * time.Second
 
 // A Sink delivers messages to the outside. Deliver may be called by many
 // goroutines at once, each with another message. It must return soon after ctx
