@@ -133,7 +133,7 @@ func hammerLoop(ctx context.Context, dsn string, deadline time.Time, settings st
 	return nil
 }
 
-func hammerCheck(ctx context.Context, conn modelQueryer, check string) error {
+func hammerCheck(ctx context.Context, conn querier, check string) error {
 	rows, err := conn.Query(ctx, check)
 	if err != nil {
 		return err

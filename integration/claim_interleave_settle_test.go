@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -10,41 +9,23 @@ import (
 	"github.com/fairclaim/fairclaim/integration/pgtest"
 )
 
-// interSettle settles rows by a function that takes ids and tokens; how many it did.
-func interSettle(t *testing.T, q modelQueryer, how string, rows []modelClaimed) int {
-	t.Helper()
-	var ids, tokens []int64
-	for _, r := range rows {
-		ids = append(ids, r.ID)
-		tokens = append(tokens, r.Token)
-	}
-	return interScan[int](t, q, fmt.Sprintf(`select count(*)::int from outbox.%s($1, $2) as x`, how), ids, tokens)
-}
-
-func interAccount(t *testing.T, db *pgtest.DB) {
-	t.Helper()
-	if err := hammerAccount(t.Context(), db.Connect(t)); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestInterleaveCancelClaim: a cancel waits for an open claim, cancels what it took, and
 // the claim's settle is lost (INV-9).
 func TestInterleaveCancelClaim(t *testing.T) {
 	t.Parallel()
-	db := interSetUp(t, longBacklog(1, 1, 5, 1))
-	conn := interConnect(t, db)
-	claim, operator := interBegin(t, conn), db.Connect(t)
-	rows := interClaim(t, claim, "node", longShards(), 3)
+	db := setUp(t, longBacklog(1, 1, 5, 1))
+	conn := withoutWaiting(t, db.Connect(t))
+	claim, operator := begin(t, conn), db.Connect(t)
+	rows := claimOn(t, claim, "node", longShards(), 3)
 	var was []string
-	done := interWaits(t, db, operator, func() error {
+	done := whileWaiting(t, db, operator, func() error {
 		result, err := operator.Query(t.Context(), `select c.was from outbox.cancel(array(select m.dispatch_key from outbox.message as m)) as c`)
 		if err == nil {
 			was, err = pgx.CollectRows(result, pgx.RowTo[string])
 		}
 		return err
 	})
-	interCommit(t, claim)
+	commit(t, claim)
 	if err := done(); err != nil {
 		t.Fatal(err)
 	}
@@ -53,29 +34,29 @@ func TestInterleaveCancelClaim(t *testing.T) {
 		t.Errorf("cancelled ones were %v, want %v", was, want)
 	}
 	for _, how := range []string{"complete", "retry", "fail", "release", "extend"} {
-		if n := interSettle(t, conn, how, rows); n != 0 {
+		if n := settleAll(t, conn, how, rows); n != 0 {
 			t.Errorf("INV-9: %s settled %d cancelled messages", how, n)
 		}
 	}
-	interAccount(t, db)
+	wantEachOnce(t, db)
 }
 
 // TestInterleaveCancelSettle: a cancel that comes after an open settle changes nothing.
 func TestInterleaveCancelSettle(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"complete", "fail", "release", "retry"} {
-		db := interSetUp(t, longBacklog(1, 1, 2, 1))
-		worker, operator := interConnect(t, db), db.Connect(t)
-		rows := interClaim(t, worker, "node", longShards(), 2)
-		settle := interBegin(t, worker)
-		if n := interSettle(t, settle, how, rows); n != 2 {
+		db := setUp(t, longBacklog(1, 1, 2, 1))
+		worker, operator := withoutWaiting(t, db.Connect(t)), db.Connect(t)
+		rows := claimOn(t, worker, "node", longShards(), 2)
+		settle := begin(t, worker)
+		if n := settleAll(t, settle, how, rows); n != 2 {
 			t.Fatalf("%s settled %d", how, n)
 		}
 		cancelled := 0
-		done := interWaits(t, db, operator, func() error {
+		done := whileWaiting(t, db, operator, func() error {
 			return operator.QueryRow(t.Context(), `select count(*) from outbox.cancel(array(select m.dispatch_key from outbox.message as m)) as c`).Scan(&cancelled)
 		})
-		interCommit(t, settle)
+		commit(t, settle)
 		if err := done(); err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +67,7 @@ func TestInterleaveCancelSettle(t *testing.T) {
 		if cancelled != want {
 			t.Errorf("%s, then cancel: %d cancelled, want %d", how, cancelled, want)
 		}
-		interAccount(t, db)
+		wantEachOnce(t, db)
 	}
 }
 
@@ -94,19 +75,19 @@ func TestInterleaveCancelSettle(t *testing.T) {
 // not for settles (INV-11).
 func TestInterleaveSettleBesideClaim(t *testing.T) {
 	t.Parallel()
-	db := interSetUp(t, longBacklog(1, 1, 9, 1))
-	worker, other := interConnect(t, db), interConnect(t, db)
-	rows := interClaim(t, worker, "node", longShards(), 6)
-	interWant(t, "beside", interClaim(t, interBegin(t, other), "node", longShards(), 1), 1)
+	db := setUp(t, longBacklog(1, 1, 9, 1))
+	worker, other := withoutWaiting(t, db.Connect(t)), withoutWaiting(t, db.Connect(t))
+	rows := claimOn(t, worker, "node", longShards(), 6)
+	wantClaimed(t, "beside", claimOn(t, begin(t, other), "node", longShards(), 1), 1)
 	for i, how := range []string{"complete", "retry", "fail", "release", "extend"} {
-		if n := interSettle(t, worker, how, rows[i:i+1]); n != 1 {
+		if n := settleAll(t, worker, how, rows[i:i+1]); n != 1 {
 			t.Errorf("%s beside an open claim settled %d", how, n)
 		}
 	}
-	settle := interBegin(t, worker)
-	interSettle(t, settle, "complete", rows[5:])
-	interWant(t, "beside an open settle", interClaim(t, interConnect(t, db), "third", longShards(), 9), 0)
-	interAccount(t, db)
+	settle := begin(t, worker)
+	settleAll(t, settle, "complete", rows[5:])
+	wantClaimed(t, "beside an open settle", claimOn(t, withoutWaiting(t, db.Connect(t)), "third", longShards(), 9), 0)
+	wantEachOnce(t, db)
 }
 
 // TestInterleaveRescue: rescue passes a message whose settle is under way, and a settle
@@ -114,82 +95,82 @@ func TestInterleaveSettleBesideClaim(t *testing.T) {
 func TestInterleaveRescue(t *testing.T) {
 	t.Parallel()
 	const expire = `update outbox.claimed as c set lease_until = '2020-01-01'`
-	db := interSetUp(t, longBacklog(1, 1, 2, 1))
-	worker, rescuer := db.Connect(t), interConnect(t, db)
-	rows := interClaim(t, worker, "node", longShards(), 2)
-	interExec(t, worker, expire)
+	db := setUp(t, longBacklog(1, 1, 2, 1))
+	worker, rescuer := db.Connect(t), withoutWaiting(t, db.Connect(t))
+	rows := claimOn(t, worker, "node", longShards(), 2)
+	run(t, worker, expire)
 
-	settle := interBegin(t, worker)
-	if n := interSettle(t, settle, "complete", rows[:1]); n != 1 {
+	settle := begin(t, worker)
+	if n := settleAll(t, settle, "complete", rows[:1]); n != 1 {
 		t.Fatalf("a late settle that comes first settled %d", n)
 	}
-	if n := interScan[int](t, rescuer, `select count(*)::int from outbox.rescue(10) as r`); n != 1 {
+	if n := one[int](t, rescuer, `select count(*)::int from outbox.rescue(10) as r`); n != 1 {
 		t.Errorf("rescued %d, want the one that nobody settles", n)
 	}
-	interCommit(t, settle)
+	commit(t, settle)
 
-	rows = interClaim(t, worker, "node", longShards(), 2)
-	interWant(t, "the rescued one", rows, 1)
+	rows = claimOn(t, worker, "node", longShards(), 2)
+	wantClaimed(t, "the rescued one", rows, 1)
 	if rows[0].Attempt != 1 {
 		t.Errorf("INV-10: attempt %d after a rescue of one that was out with another, want 1", rows[0].Attempt)
 	}
-	interExec(t, worker, expire)
-	rescue := interBegin(t, rescuer)
-	if n := interScan[int](t, rescue, `select count(*)::int from outbox.rescue(10) as r`); n != 1 {
+	run(t, worker, expire)
+	rescue := begin(t, rescuer)
+	if n := one[int](t, rescue, `select count(*)::int from outbox.rescue(10) as r`); n != 1 {
 		t.Fatalf("rescued %d", n)
 	}
 	settled := -1
-	done := interWaits(t, db, worker, func() error {
+	done := whileWaiting(t, db, worker, func() error {
 		return worker.QueryRow(t.Context(), `select count(*) from outbox.complete($1, $2) as x`, []int64{rows[0].ID}, []int64{rows[0].Token}).Scan(&settled)
 	})
-	interCommit(t, rescue)
+	commit(t, rescue)
 	if err := done(); err != nil || settled != 0 {
 		t.Errorf("INV-9: a settle behind a rescue settled %d, %v", settled, err)
 	}
-	interAccount(t, db)
+	wantEachOnce(t, db)
 }
 
 // TestInterleaveTerminate: a session that ends in the middle of a claim leaves nothing
 // claimed and nothing locked (INV-2).
 func TestInterleaveTerminate(t *testing.T) {
 	t.Parallel()
-	db := interSetUp(t, longBacklog(2, 1, 5, 1))
-	admin, b := db.Admin(t), interConnect(t, db)
+	db := setUp(t, longBacklog(2, 1, 5, 1))
+	admin, b := db.Admin(t), withoutWaiting(t, db.Connect(t))
 	for range 3 {
 		victim := db.Connect(t)
-		interWant(t, "victim", interClaim(t, interBegin(t, victim), "node", longShards(), 4), 4)
-		if !interScan[bool](t, admin, `select pg_terminate_backend($1, 20000)`, victim.PgConn().PID()) {
+		wantClaimed(t, "victim", claimOn(t, begin(t, victim), "node", longShards(), 4), 4)
+		if !one[bool](t, admin, `select pg_terminate_backend($1, 20000)`, victim.PgConn().PID()) {
 			t.Fatal("the session does not end")
 		}
 	}
-	rows := interClaim(t, b, "node", longShards(), 100)
-	interWant(t, "all", rows, 10)
+	rows := claimOn(t, b, "node", longShards(), 100)
+	wantClaimed(t, "all", rows, 10)
 	for _, r := range rows {
 		if r.Attempt != 1 {
 			t.Errorf("INV-8: message %d has attempt %d", r.ID, r.Attempt)
 		}
 	}
-	interAccount(t, db)
+	wantEachOnce(t, db)
 }
 
 // TestInterleaveIdle: a claim bounds how long its transaction may idle, for that
 // transaction alone; a smaller bound of the session stays.
 func TestInterleaveIdle(t *testing.T) {
 	t.Parallel()
-	db := interSetUp(t, longBacklog(1, 1, 5, 1))
+	db := setUp(t, longBacklog(1, 1, 5, 1))
 	const setting = `select current_setting('idle_in_transaction_session_timeout')`
 	for before, within := range map[string]string{"0": "10s", "5s": "5s", "1500": "1500ms", "10s": "10s", "1min": "10s", "1d": "10s"} {
 		conn := db.Connect(t, pgtest.Param("idle_in_transaction_session_timeout", before))
-		at := interScan[string](t, conn, setting)
-		tx := interBegin(t, conn)
-		interClaim(t, tx, "node", longShards(), 1)
-		if got := interScan[string](t, tx, setting); got != within {
+		at := one[string](t, conn, setting)
+		tx := begin(t, conn)
+		claimOn(t, tx, "node", longShards(), 1)
+		if got := one[string](t, tx, setting); got != within {
 			t.Errorf("with %s before, %s within the claim's transaction, want %s", before, got, within)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := interScan[string](t, conn, setting); got != at {
+		if got := one[string](t, conn, setting); got != at {
 			t.Errorf("with %s before, %s after the transaction", at, got)
 		}
 	}
@@ -198,8 +179,8 @@ func TestInterleaveIdle(t *testing.T) {
 // TestInterleaveLeftOpen: a claim left open loses its session, and others go on (INV-11).
 func TestInterleaveLeftOpen(t *testing.T) {
 	t.Parallel()
-	db := interSetUp(t, `select outbox.configure('{"claim_idle_timeout": "100 ms"}');`+longBacklog(1, 1, 5, 1))
-	b := interConnect(t, db)
-	interWant(t, "left open", interClaim(t, interBegin(t, db.Connect(t)), "node", longShards(), 5), 5)
-	interUntil(t, "the claim left open ends", func() bool { return len(interClaim(t, b, "node", longShards(), 5)) == 5 })
+	db := setUp(t, `select outbox.configure('{"claim_idle_timeout": "100 ms"}');`+longBacklog(1, 1, 5, 1))
+	b := withoutWaiting(t, db.Connect(t))
+	wantClaimed(t, "left open", claimOn(t, begin(t, db.Connect(t)), "node", longShards(), 5), 5)
+	eventually(t, "the claim left open ends", func() bool { return len(claimOn(t, b, "node", longShards(), 5)) == 5 })
 }

@@ -121,12 +121,12 @@ func (r *modelRun) start(ctx context.Context, c *modelClaim) error {
 	return err
 }
 
-func modelClaimRows(ctx context.Context, conn modelQueryer, node string, shards []int, batch, maxBytes int) ([]modelClaimed, error) {
+func modelClaimRows(ctx context.Context, conn querier, node string, shards []int, batch, maxBytes int) ([]modelClaimed, error) {
 	return modelClaimWith(ctx, conn, node, shards, batch, maxBytes, true)
 }
 
 // modelClaimWith claims, and reads the payloads after the claim where they do not come with it.
-func modelClaimWith(ctx context.Context, conn modelQueryer, node string, shards []int, batch, maxBytes int, payloads bool) ([]modelClaimed, error) {
+func modelClaimWith(ctx context.Context, conn querier, node string, shards []int, batch, maxBytes int, payloads bool) ([]modelClaimed, error) {
 	rows, err := conn.Query(ctx, `select c.id, c.claim_token, c.namespace, c.task_queue, c.dispatch_key, c.shard, c.attempt,
 		  coalesce(octet_length(c.payload), -1), extract(epoch from c.lease_until)::float8, c.pass, c.suspect, c.payload_bytes
 		from outbox.claim_fair($1, $2, $3, nullif($4, 0), $5) as c`, node, shards, batch, maxBytes, payloads)
@@ -157,11 +157,6 @@ func modelClaimWith(ctx context.Context, conn modelQueryer, node string, shards 
 		claimed[i].Bytes = bytes[claimed[i].ID]
 	}
 	return claimed, err
-}
-
-// modelQueryer is a connection, a pool or a transaction.
-type modelQueryer interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
 // modelExplained is a row of explain_claim.

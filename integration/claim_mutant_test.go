@@ -61,9 +61,9 @@ func mutantHammer(name string) func(context.Context, *testing.T, *pgtest.DB) err
 // mutantBeside finds by a claim beside an open one of the same shards.
 func mutantBeside(ctx context.Context, t *testing.T, db *pgtest.DB) error {
 	t.Helper()
-	interExec(t, db.Connect(t), longBacklog(2, 1, 10, 1))
-	interClaim(t, interBegin(t, interConnect(t, db)), "node", longShards(), 5)
-	_, err := modelClaimRows(ctx, interConnect(t, db), "other", longShards(), 5, 0)
+	run(t, db.Connect(t), longBacklog(2, 1, 10, 1))
+	claimOn(t, begin(t, withoutWaiting(t, db.Connect(t))), "node", longShards(), 5)
+	_, err := modelClaimRows(ctx, withoutWaiting(t, db.Connect(t)), "other", longShards(), 5, 0)
 	return err
 }
 
@@ -259,6 +259,6 @@ func (m mutant) plant(t *testing.T, db *pgtest.DB) error {
 	if !strings.Contains(string(text), m.old) {
 		return fmt.Errorf("%s does not contain %q any more", m.file, m.old)
 	}
-	interExec(t, db.Connect(t), strings.ReplaceAll(string(text), m.old, m.new))
+	run(t, db.Connect(t), strings.ReplaceAll(string(text), m.old, m.new))
 	return nil
 }

@@ -113,13 +113,13 @@ func TestCrashServer(t *testing.T) {
 		t.Logf("crash %d: %d messages", round+1, len(ledger.sure()))
 	}
 	conn := db.Connect(t)
-	interExec(t, conn, `update outbox.claimed as c set lease_until = '2020-01-01'; select outbox.rescue(100000)`)
-	for rows := interClaim(t, conn, "last", longShards(), 1000); len(rows) > 0; rows = interClaim(t, conn, "last", longShards(), 1000) {
-		if n := interSettle(t, conn, "complete", rows); n != len(rows) {
+	run(t, conn, `update outbox.claimed as c set lease_until = '2020-01-01'; select outbox.rescue(100000)`)
+	for rows := claimOn(t, conn, "last", longShards(), 1000); len(rows) > 0; rows = claimOn(t, conn, "last", longShards(), 1000) {
+		if n := settleAll(t, conn, "complete", rows); n != len(rows) {
 			t.Fatalf("completed %d of %d", n, len(rows))
 		}
 	}
-	if n := interScan[int](t, conn, `select (select count(*) from outbox.message)::int - (select count(*) from outbox.settled)::int`); n != 0 {
+	if n := one[int](t, conn, `select (select count(*) from outbox.message)::int - (select count(*) from outbox.settled)::int`); n != 0 {
 		t.Errorf("INV-2: %d messages cannot be settled", n)
 	}
 	crashAccount(t, db, ledger)
@@ -138,7 +138,7 @@ func crashOnce(t *testing.T, cluster *pgtest.Cluster, db *pgtest.DB, ledger *cra
 			}
 		})
 	}
-	interUntil(t, "the clients are under way", func() bool { return len(ledger.sure()) > before+300 })
+	eventually(t, "the clients are under way", func() bool { return len(ledger.sure()) > before+300 })
 	if err := cluster.Server().Kill(ctx); err != nil {
 		if errors.Is(err, errors.ErrUnsupported) {
 			t.Skip("this server is not ours to kill")

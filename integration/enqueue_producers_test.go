@@ -14,27 +14,27 @@ import (
 func TestEnqueueProducers(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	node := interConnect(t, db)
+	node := withoutWaiting(t, db.Connect(t))
 	for round, tenant := range []string{"new", "known"} {
 		var open []pgx.Tx
 		for i := range 16 {
-			tx := interBegin(t, interConnect(t, db))
+			tx := begin(t, withoutWaiting(t, db.Connect(t)))
 			put(t, tx, "tenant", "q", fmt.Sprint(tenant, i))
-			interScan[int](t, tx, `select count(b.id) from outbox.enqueue_batch(array_fill('tenant'::text, array[20]), array_fill('q'::text, array[20]),
+			one[int](t, tx, `select count(b.id) from outbox.enqueue_batch(array_fill('tenant'::text, array[20]), array_fill('q'::text, array[20]),
 				array(select $1 || n from generate_series(1, 20) as n), array_fill('x'::bytea, array[20])) as b`, fmt.Sprint(tenant, i, "."))
 			open = append(open, tx)
 		}
-		interWant(t, "while all are open", interClaim(t, node, "node", longShards(), 1000), 0)
+		wantClaimed(t, "while all are open", claimOn(t, node, "node", longShards(), 1000), 0)
 		for _, tx := range open[:8] {
-			interCommit(t, tx)
+			commit(t, tx)
 		}
-		first := interClaim(t, node, "node", longShards(), 100)
-		interWant(t, "while half of them are open", first, 100)
+		first := claimOn(t, node, "node", longShards(), 100)
+		wantClaimed(t, "while half of them are open", first, 100)
 		for _, tx := range open[8:] {
-			interCommit(t, tx)
+			commit(t, tx)
 		}
-		interExec(t, node, `select outbox.configure('{"default_quota": 1000}')`)
-		rest := interClaim(t, node, "node", longShards(), 1000)
-		interWant(t, fmt.Sprintf("round %d, after all have committed", round), rest, 16*21-100)
+		run(t, node, `select outbox.configure('{"default_quota": 1000}')`)
+		rest := claimOn(t, node, "node", longShards(), 1000)
+		wantClaimed(t, fmt.Sprintf("round %d, after all have committed", round), rest, 16*21-100)
 	}
 }

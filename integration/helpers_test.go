@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +71,14 @@ func wantError(t testing.TB, err error, code string, parts ...string) {
 	}
 }
 
+// setUp makes a database and runs statements in it.
+func setUp(t testing.TB, sql string) *pgtest.DB {
+	t.Helper()
+	db := pg.New(t)
+	run(t, db.Pool, sql)
+	return db
+}
+
 // begin opens a read committed transaction that is rolled back at cleanup unless
 // it ended before.
 func begin(t testing.TB, conn *pgx.Conn) pgx.Tx {
@@ -120,11 +129,37 @@ func await(t testing.TB, q querier, sql string, args ...any) {
 }
 
 // impatient makes a session fail, rather than hang, where it waits for a lock that
-// nobody gives back.
+// nobody gives back. One that may not wait at all is made by withoutWaiting.
 func impatient(t testing.TB, conn *pgx.Conn) *pgx.Conn {
 	t.Helper()
 	run(t, conn, fmt.Sprintf("set lock_timeout = %d", patience().Milliseconds()))
 	return conn
+}
+
+// withoutWaiting makes a session fail where it would have to wait for a lock. Whoever holds
+// the lock holds it until the test says otherwise, so that a second is as good as a
+// millisecond, and leaves a busy machine its time.
+func withoutWaiting(t testing.TB, conn *pgx.Conn) *pgx.Conn {
+	t.Helper()
+	run(t, conn, "set lock_timeout = '1 s'")
+	return conn
+}
+
+// whileWaiting calls do in another goroutine and returns once its session, conn, waits for
+// a lock. The function that it returns waits for the end of do and gives its error.
+func whileWaiting(t testing.TB, db *pgtest.DB, conn *pgx.Conn, do func() error) (done func() error) {
+	t.Helper()
+	result := make(chan error, 1)
+	go func() { result <- do() }()
+	await(t, db.Connect(t), "select exists (select from pg_stat_activity as a where a.pid = $1 and a.wait_event_type = 'Lock')", conn.PgConn().PID())
+	return func() error {
+		select {
+		case err := <-result:
+			return err
+		case <-time.After(patience()):
+			return errors.New("the session still waits for a lock")
+		}
+	}
 }
 
 // awaitBlocked polls until the session with this process id waits for a lock.
@@ -166,6 +201,34 @@ func claim(t testing.TB, q querier, node string, batch int) []claimRow {
 	return got
 }
 
+// claimOn claims up to batch rows on these shards.
+func claimOn(t testing.TB, q querier, node string, shards []int, batch int) []modelClaimed {
+	t.Helper()
+	rows, err := modelClaimRows(t.Context(), q, node, shards, batch, 0)
+	if err != nil {
+		t.Fatalf("claim: %v", err)
+	}
+	return rows
+}
+
+// wantClaimed fails unless a claim has brought so many rows.
+func wantClaimed(t testing.TB, what string, rows []modelClaimed, want int) {
+	t.Helper()
+	if len(rows) != want {
+		t.Fatalf("%s: %d rows, want %d", what, len(rows), want)
+	}
+}
+
+// idsOf are the ids of claimed rows, in ascending order.
+func idsOf(rows []modelClaimed) []int64 {
+	var ids []int64
+	for _, r := range rows {
+		ids = append(ids, r.ID)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
 // claimOne claims the one message that is due.
 func claimOne(t testing.TB, q querier, node string) claimRow {
 	t.Helper()
@@ -185,6 +248,26 @@ func settle(t testing.TB, q querier, how string, id, token int64) bool {
 		t.Fatalf("%s of %d gave %v", how, id, got)
 	}
 	return len(got) == 1
+}
+
+// settleAll settles rows by the function of that name, and returns how many were settled
+// rather than lost.
+func settleAll(t testing.TB, q querier, how string, rows []modelClaimed) int {
+	t.Helper()
+	var ids, tokens []int64
+	for _, r := range rows {
+		ids = append(ids, r.ID)
+		tokens = append(tokens, r.Token)
+	}
+	return one[int](t, q, fmt.Sprintf("select count(*)::int from outbox.%s($1, $2) as x", how), ids, tokens)
+}
+
+// wantEachOnce fails unless each message stands in exactly one table (INV-2).
+func wantEachOnce(t testing.TB, db *pgtest.DB) {
+	t.Helper()
+	if err := hammerAccount(t.Context(), db.Connect(t)); err != nil {
+		t.Error(err)
+	}
 }
 
 // status is a message's status in the view, "" where it is gone.

@@ -65,7 +65,7 @@ func planWatch(t *testing.T, db *pgtest.DB) (*pgx.Conn, *[]planStatement) {
 			seen = append(seen, s)
 		}
 	})
-	interExec(t, conn, `load 'auto_explain'; set auto_explain.log_nested_statements = on; set auto_explain.log_level = notice;
+	run(t, conn, `load 'auto_explain'; set auto_explain.log_nested_statements = on; set auto_explain.log_level = notice;
 		set auto_explain.log_format = json; set auto_explain.log_min_duration = 0`)
 	return conn, &seen
 }
@@ -115,7 +115,7 @@ func (n planNode) indexes() []string {
 // on all shards, with the given expression for visible_after.
 func planFill(t *testing.T, conn *pgx.Conn, prefix string, namespaces, routes, each int, visible string) {
 	t.Helper()
-	interExec(t, conn, fmt.Sprintf(`
+	run(t, conn, fmt.Sprintf(`
 		with m as (
 		  insert into outbox.message (namespace, task_queue, dispatch_key, content_type, headers, payload)
 		  select '%[1]s' || lpad(n::text, 6, '0'), 'q' || q, concat_ws('.', '%[1]s', n, q, k, (select count(*) from outbox.message)), 'text/plain', '{}', ''
@@ -164,23 +164,23 @@ func planPrepare(t *testing.T, db *pgtest.DB, statistics [2]string) {
 	switch statistics[0] {
 	case "small":
 		planFill(t, conn, "s", 2, 1, 5, planPast)
-		interExec(t, conn, "analyze")
+		run(t, conn, "analyze")
 	case "large":
 		planFill(t, conn, "l", 10, 2, 1000, planPast)
-		interExec(t, conn, "analyze; truncate outbox.pending, outbox.message")
+		run(t, conn, "analyze; truncate outbox.pending, outbox.message")
 	default:
-		interExec(t, conn, statistics[0])
+		run(t, conn, statistics[0])
 	}
 	planFill(t, conn, "ns", 40, 3, 150, planPast)
-	interClaim(t, conn, "before", []int{8, 9}, 500)
-	interExec(t, conn, statistics[1])
+	claimOn(t, conn, "before", []int{8, 9}, 500)
+	run(t, conn, statistics[1])
 }
 
 // planSettle keeps autovacuum from changing the statistics in between.
 func planSettle(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	for table := range planTables {
-		interExec(t, conn, fmt.Sprintf(`alter table outbox.%s set (autovacuum_enabled = off)`, pgx.Identifier{table}.Sanitize()))
+		run(t, conn, fmt.Sprintf(`alter table outbox.%s set (autovacuum_enabled = off)`, pgx.Identifier{table}.Sanitize()))
 	}
 }
 
@@ -188,14 +188,14 @@ func planSettle(t *testing.T, conn *pgx.Conn) {
 func planJudge(t *testing.T, db *pgtest.DB) error {
 	t.Helper()
 	conn, seen := planWatch(t, db)
-	interExec(t, conn, `select outbox.set_quota('ns000001', 5, true)`)
+	run(t, conn, `select outbox.set_quota('ns000001', 5, true)`)
 	*seen = nil
 	for _, call := range []string{
 		`select count(*) from outbox.explain_claim('node', outbox.all_shards(), 100)`,
 		`select count(*) from outbox.claim_fair('node', array[0, 1, 2, 5, 6], 1000)`,
 		`select count(*) from outbox.claim_fair('node', array[0, 1, 2, 5, 6], 10, 100)`,
 	} {
-		interExec(t, conn, call)
+		run(t, conn, call)
 	}
 	var errs []error
 	used := map[string]bool{}
@@ -220,9 +220,9 @@ func planBuffers(t *testing.T, conn *pgx.Conn, claim string) int {
 	t.Helper()
 	buffers := 0
 	for range 3 {
-		interExec(t, conn, "begin")
-		text := interScan[[]byte](t, conn, "explain (analyze, buffers, timing off, format json) "+claim)
-		interExec(t, conn, "rollback")
+		run(t, conn, "begin")
+		text := one[[]byte](t, conn, "explain (analyze, buffers, timing off, format json) "+claim)
+		run(t, conn, "rollback")
 		var plans []planStatement
 		if err := json.Unmarshal(text, &plans); err != nil {
 			t.Fatal(err)
@@ -246,28 +246,28 @@ var planGrowth = map[string]func(t *testing.T, conn *pgx.Conn){
 	},
 	"another node's shards": func(t *testing.T, conn *pgx.Conn) {
 		planFill(t, conn, "ns", 120, 2, 800, planPast)
-		interExec(t, conn, `delete from outbox.pending as p where p.id > 9600 and p.shard < 4`)
-		interExec(t, conn, `vacuum outbox.pending`) // dead rows are not what is measured here
+		run(t, conn, `delete from outbox.pending as p where p.id > 9600 and p.shard < 4`)
+		run(t, conn, `vacuum outbox.pending`) // dead rows are not what is measured here
 	},
 	"a paused and a capped namespace": func(t *testing.T, conn *pgx.Conn) {
 		planFill(t, conn, "held", 2, 1, 70000, planPast)
-		interExec(t, conn, `select outbox.pause('held000001'), outbox.set_quota('held000002', 0)`)
+		run(t, conn, `select outbox.pause('held000001'), outbox.set_quota('held000002', 0)`)
 	},
 	"namespaces beyond the batch": func(t *testing.T, conn *pgx.Conn) {
 		planFill(t, conn, "a", 5000, 1, 8, planPast)
 	},
 	"namespaces with settings": func(t *testing.T, conn *pgx.Conn) {
-		interExec(t, conn, `select count(outbox.set_quota('other' || n, 5, true)) from generate_series(1, 20000) as n`)
+		run(t, conn, `select count(outbox.set_quota('other' || n, 5, true)) from generate_series(1, 20000) as n`)
 	},
 	"settled messages": func(t *testing.T, conn *pgx.Conn) {
-		interExec(t, conn, `
+		run(t, conn, `
 			insert into outbox.message (namespace, task_queue, dispatch_key, content_type, headers, payload)
 			select 'ns000001', 'q1', 'settled' || n, 'text/plain', '{}', '' from generate_series(1, 100000) as n;
 			insert into outbox.settled (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
 			select m.id, m.namespace, m.task_queue, 1, 'done', 1, now(), 'x' from outbox.message as m where m.dispatch_key like 'settled%'`)
 	},
 	"names of nodes that are gone": func(t *testing.T, conn *pgx.Conn) {
-		interExec(t, conn, `
+		run(t, conn, `
 			insert into outbox.walk (node, namespace, round, claimed_at, claimed)
 			select 'gone' || n, 'ns000001', 1, now() - interval '1 h', 1 from generate_series(1, 2000) as n;
 			insert into outbox.route (node, namespace, task_queue, served_at)
@@ -275,7 +275,7 @@ var planGrowth = map[string]func(t *testing.T, conn *pgx.Conn){
 			from generate_series(1, 500) as n, generate_series(1, 120) as k`)
 	},
 	"what others have claimed": func(t *testing.T, conn *pgx.Conn) {
-		interExec(t, conn, `
+		run(t, conn, `
 			insert into outbox.claimed (id, namespace, task_queue, shard, visible_after, attempt, payload_bytes, claim_token, claimed_by, claimed_at, lease_until)
 			select 1000000 + n, 'x' || n % 1000, 'q', 1, now(), 1, 0, n, 'x', now(), now() + interval '1 min' from generate_series(1, 50000) as n`)
 	},
@@ -294,13 +294,13 @@ func TestPlanBounded(t *testing.T) {
 			planSettle(t, conn)
 			planFill(t, conn, "ns", 120, 2, 40, planPast)
 			for range 3 { // its cursors stand in all namespaces
-				interClaim(t, conn, "node", []int{0, 1, 2, 3}, 100)
+				claimOn(t, conn, "node", []int{0, 1, 2, 3}, 100)
 			}
-			interExec(t, conn, "vacuum analyze")
+			run(t, conn, "vacuum analyze")
 			before := planBuffers(t, conn, claim)
 			grow(t, conn)
 			stale := planBuffers(t, conn, claim)
-			interExec(t, conn, "vacuum analyze")
+			run(t, conn, "vacuum analyze")
 			fresh := planBuffers(t, conn, claim)
 			t.Logf("%d buffers before, %d after with stale statistics, %d with fresh ones", before, stale, fresh)
 			if limit := before + before/2 + 100; stale > limit || fresh > limit {

@@ -21,7 +21,7 @@ func rowVersions(t *testing.T, q querier) []string {
 func TestQuotaChanges(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	conn, operator := db.Connect(t), interConnect(t, db)
+	conn, operator := db.Connect(t), withoutWaiting(t, db.Connect(t))
 	execScript(t, conn, longBacklog(1, 2, 60, 1)+`select outbox.set_quota('ns1', 10)`)
 	for i, step := range []struct {
 		change string
@@ -98,16 +98,16 @@ func wantMoved(t *testing.T, what string, before, after []string, rows []claimRo
 // counts it against the new quota, and neither waits (INV-4, INV-11).
 func TestQuotaLoweredBesideOpenClaim(t *testing.T) {
 	t.Parallel()
-	db := interSetUp(t, `select outbox.set_quota('ns1', 16);`+longBacklog(1, 1, 400, 1))
-	a, b, operator := interBegin(t, interConnect(t, db)), interConnect(t, db), interConnect(t, db)
-	interWant(t, "8 of 16 shards", interClaim(t, a, "a", []int{0, 1, 2, 3, 4, 5, 6, 7}, 100), 8)
-	interExec(t, operator, `select outbox.set_quota('ns1', 6)`)
-	interWant(t, "the other half of 6", interClaim(t, b, "b", []int{8, 9, 10, 11, 12, 13, 14, 15}, 100), 3)
-	interCommit(t, a)
-	interWant(t, "all shards, 11 of 6 claimed", interClaim(t, b, "b", longShards(), 100), 0)
-	interWant(t, "half of them, 8 of 3 claimed", interClaim(t, b, "b", []int{0, 1, 2, 3, 4, 5, 6, 7}, 100), 0)
-	interExec(t, operator, `select outbox.set_quota('ns1', 12)`)
-	interWant(t, "all shards, 11 of 12 claimed", interClaim(t, b, "b", longShards(), 100), 1)
+	db := setUp(t, `select outbox.set_quota('ns1', 16);`+longBacklog(1, 1, 400, 1))
+	a, b, operator := begin(t, withoutWaiting(t, db.Connect(t))), withoutWaiting(t, db.Connect(t)), withoutWaiting(t, db.Connect(t))
+	wantClaimed(t, "8 of 16 shards", claimOn(t, a, "a", []int{0, 1, 2, 3, 4, 5, 6, 7}, 100), 8)
+	run(t, operator, `select outbox.set_quota('ns1', 6)`)
+	wantClaimed(t, "the other half of 6", claimOn(t, b, "b", []int{8, 9, 10, 11, 12, 13, 14, 15}, 100), 3)
+	commit(t, a)
+	wantClaimed(t, "all shards, 11 of 6 claimed", claimOn(t, b, "b", longShards(), 100), 0)
+	wantClaimed(t, "half of them, 8 of 3 claimed", claimOn(t, b, "b", []int{0, 1, 2, 3, 4, 5, 6, 7}, 100), 0)
+	run(t, operator, `select outbox.set_quota('ns1', 12)`)
+	wantClaimed(t, "all shards, 11 of 12 claimed", claimOn(t, b, "b", longShards(), 100), 1)
 }
 
 // TestInterleaveMovedShards: on shards that have moved, the new owner counts what the former
@@ -117,48 +117,48 @@ func TestInterleaveMovedShards(t *testing.T) {
 	for name, strict := range map[string]bool{"strict": true, "not strict": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := interSetUp(t, fmt.Sprintf(`select outbox.set_quota('ns1', 8, %t);`, strict)+longBacklog(1, 1, 400, 1))
-			a, b := interConnect(t, db), interConnect(t, db)
+			db := setUp(t, fmt.Sprintf(`select outbox.set_quota('ns1', 8, %t);`, strict)+longBacklog(1, 1, 400, 1))
+			a, b := withoutWaiting(t, db.Connect(t)), withoutWaiting(t, db.Connect(t))
 			lower := []int{0, 1, 2, 3, 4, 5, 6, 7}
-			mine := interClaim(t, a, "a", lower, 100)
-			interWant(t, "half of 8", mine, 4)
-			interWant(t, "the same shards, moved", interClaim(t, b, "b", lower, 100), 0)
+			mine := claimOn(t, a, "a", lower, 100)
+			wantClaimed(t, "half of 8", mine, 4)
+			wantClaimed(t, "the same shards, moved", claimOn(t, b, "b", lower, 100), 0)
 			if !strict { // one that is makes up for it on the others
-				interWant(t, "all shards, 4 of 8 claimed", interClaim(t, b, "b", longShards(), 2), 2)
+				wantClaimed(t, "all shards, 4 of 8 claimed", claimOn(t, b, "b", longShards(), 2), 2)
 			} else {
-				interWant(t, "all shards, 4 of 8 claimed", interClaim(t, b, "b", longShards(), 100), 4)
+				wantClaimed(t, "all shards, 4 of 8 claimed", claimOn(t, b, "b", longShards(), 100), 4)
 			}
 
 			for _, end := range []string{"complete", "release", "retry", "fail"} {
-				settling := interBegin(t, a)
+				settling := begin(t, a)
 				id, token := mine[0].ID, mine[0].Token
-				if n := interScan[int](t, settling, fmt.Sprintf(`select count(*)::int from outbox.%s(array[$1::bigint], array[$2::bigint]) as x`, end), id, token); n != 1 {
+				if n := one[int](t, settling, fmt.Sprintf(`select count(*)::int from outbox.%s(array[$1::bigint], array[$2::bigint]) as x`, end), id, token); n != 1 {
 					t.Fatalf("%s of the former owner's claim settled %d", end, n)
 				}
-				interWant(t, "beside an open "+end, interClaim(t, b, "b", lower, 100), 0)
+				wantClaimed(t, "beside an open "+end, claimOn(t, b, "b", lower, 100), 0)
 				if err := settling.Rollback(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				interWant(t, "after its rollback", interClaim(t, b, "b", lower, 100), 0)
+				wantClaimed(t, "after its rollback", claimOn(t, b, "b", lower, 100), 0)
 			}
-			claimed := interScan[int](t, b, `select count(*)::int from outbox.claimed as c where c.shard < 8`)
-			if n := interScan[int](t, a, `select count(*)::int from outbox.complete(array[$1::bigint], array[$2::bigint]) as x`, mine[0].ID, mine[0].Token); n != 1 {
+			claimed := one[int](t, b, `select count(*)::int from outbox.claimed as c where c.shard < 8`)
+			if n := one[int](t, a, `select count(*)::int from outbox.complete(array[$1::bigint], array[$2::bigint]) as x`, mine[0].ID, mine[0].Token); n != 1 {
 				t.Fatal("the former owner's settle was lost")
 			}
-			interWant(t, "after a settle of the former owner", interClaim(t, b, "b", lower, 100), max(0, min(1, 5-claimed)))
+			wantClaimed(t, "after a settle of the former owner", claimOn(t, b, "b", lower, 100), max(0, min(1, 5-claimed)))
 
 			// A rescue that is under way has given nothing back yet.
-			interExec(t, a, `update outbox.claimed as c set lease_until = '-infinity'`)
-			before := interScan[int](t, b, `select count(*)::int from outbox.claimed as c`)
-			rescuing := interBegin(t, a)
-			interScan[int](t, rescuing, `select count(*)::int from outbox.rescue(100) as x`)
-			interClaim(t, b, "b", longShards(), 100)
-			if n := interScan[int](t, b, `select count(*)::int from outbox.claimed as c`); n > max(before, 8) {
+			run(t, a, `update outbox.claimed as c set lease_until = '-infinity'`)
+			before := one[int](t, b, `select count(*)::int from outbox.claimed as c`)
+			rescuing := begin(t, a)
+			one[int](t, rescuing, `select count(*)::int from outbox.rescue(100) as x`)
+			claimOn(t, b, "b", longShards(), 100)
+			if n := one[int](t, b, `select count(*)::int from outbox.claimed as c`); n > max(before, 8) {
 				t.Errorf("%d are claimed beside an open rescue, the quota is 8, %d were before", n, before)
 			}
-			interCommit(t, rescuing)
-			left := interScan[int](t, b, `select count(*)::int from outbox.claimed as c`)
-			interWant(t, "after the rescue", interClaim(t, b, "b", longShards(), 100), 8-left)
+			commit(t, rescuing)
+			left := one[int](t, b, `select count(*)::int from outbox.claimed as c`)
+			wantClaimed(t, "after the rescue", claimOn(t, b, "b", longShards(), 100), 8-left)
 		})
 	}
 }
