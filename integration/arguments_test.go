@@ -205,7 +205,7 @@ func TestTimeZones(t *testing.T) {
 		}
 		other := db.Connect(t, pgtest.Param("TimeZone", zones[(i+1)%len(zones)]))
 		if got := list[int64](t, other, "select id from outbox.rescue()"); len(got) != 0 {
-			t.Errorf("a lease of %s had run out in another zone", zone)
+			t.Errorf("a lease of %s had expired in another zone", zone)
 		}
 		settle(t, other, "complete", row.ID, row.Token)
 	}

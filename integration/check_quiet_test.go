@@ -7,7 +7,7 @@ import (
 
 // TestCheckIsQuiet: what may rightly be is no violation: more claimed than a quota that was
 // lowered, cleared or made strict since, or than one node could have while shards moved;
-// leases that have just run out, or that no live node could rescue (INV-4).
+// leases that have just expired, or that no live node could rescue (INV-4).
 func TestCheckIsQuiet(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)

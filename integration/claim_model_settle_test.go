@@ -151,7 +151,7 @@ func (r *modelRun) begin(ctx context.Context) error {
 	return err
 }
 
-// rescue lets some leases run out and takes the messages back.
+// rescue lets some leases expire and takes the messages back.
 func (r *modelRun) rescue(ctx context.Context) error {
 	ids := r.some(r.in("claimed"))
 	before, err := r.clock(ctx)

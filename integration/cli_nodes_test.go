@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/signal"
 	"regexp"
 	"strings"
 	"syscall"
@@ -84,6 +85,9 @@ func TestCLIHangUpDrains(t *testing.T) {
 	cmd := sweepCall{dsn: db.DSN, args: []string{"run", "--sink", fmt.Sprintf("exec:sh -c 'until test -e %s; do sleep 0.05; done'", gate)}}.start(t)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
+	// Below nohup the signal is ignored, and children inherit that; one that is caught they do not.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	defer signal.Reset(syscall.SIGHUP)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

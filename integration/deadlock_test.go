@@ -60,8 +60,8 @@ func (c *crowd) call(ctx context.Context, conn *pgx.Conn, sql string, args ...an
 	}
 }
 
-// work claims, and settles what it got in a random order and in every way; some it lets
-// run out.
+// work claims, and settles the messages in a random order and in every way; of some the
+// lease expires.
 func (c *crowd) work(ctx context.Context, conn *pgx.Conn, rng *rand.Rand) error {
 	rows, err := modelClaimRows(ctx, conn, fmt.Sprint("node", rng.IntN(6)), hammerSomeShards(0, rng), 30, 0)
 	if failed := (*pgconn.PgError)(nil); c.retries && errors.As(err, &failed) && failed.Code == "40P01" {

@@ -122,14 +122,14 @@ func await(t testing.TB, q querier, sql string, args ...any) {
 	for !one[bool](t, q, sql, args...) {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("never came true: %s", sql)
+			t.Fatalf("waited for %v, and it never came true: %s", patience(), sql)
 		case <-tick.C:
 		}
 	}
 }
 
 // impatient makes a session fail, rather than hang, where it waits for a lock that
-// nobody gives back. One that may not wait at all is made by withoutWaiting.
+// nobody releases. A session that may not wait at all is made by withoutWaiting.
 func impatient(t testing.TB, conn *pgx.Conn) *pgx.Conn {
 	t.Helper()
 	run(t, conn, fmt.Sprintf("set lock_timeout = %d", patience().Milliseconds()))
@@ -276,7 +276,7 @@ func status(t testing.TB, q querier, id int64) string {
 	return one[string](t, q, "select coalesce((select m.status from outbox.messages as m where m.id = $1), '')", id)
 }
 
-// expire lets the leases of all claims of the namespace run out.
+// expire makes the leases of all claims of the namespace end a second ago.
 func expire(t testing.TB, q querier, namespace string) {
 	t.Helper()
 	run(t, q, "update outbox.claimed set lease_until = clock_timestamp() - interval '1 s' where namespace = $1", namespace)

@@ -43,7 +43,7 @@ type badDay struct {
 
 	mu   sync.Mutex
 	keys []string      // enqueued
-	late time.Duration // longest that a lease had run out and nobody had taken the message back
+	late time.Duration // longest that a lease had expired and nobody had rescued the message
 
 	stalled time.Duration // longest that the machine did not let this process run
 }
@@ -178,7 +178,7 @@ func (b *badDay) put(ctx context.Context, n int) {
 }
 
 // feed enqueues a few messages all the while until stop is called, and looks for leases
-// that have run out and that nobody notices.
+// that have expired and that nobody rescues.
 func (b *badDay) feed() (stop func()) {
 	ctx, cancel := context.WithCancel(b.t.Context())
 	var work sync.WaitGroup
@@ -218,7 +218,7 @@ func (b *badDay) settled() {
 }
 
 // account checks that every message is there once and done (INV-2), was delivered, and
-// at most so many of them more than once; and that no lease had run out for long, beside
+// at most so many of them more than once; and that no lease had expired for long, beside
 // the time that PostgreSQL was away.
 func (b *badDay) account(twice int, away time.Duration) {
 	b.t.Helper()
@@ -259,7 +259,7 @@ func (b *badDay) account(twice int, away time.Duration) {
 		b.t.Errorf("%d messages were delivered more than once, want %d at most", again, twice)
 	}
 	if b.late > scaled(10*time.Second)+away {
-		b.t.Errorf("a lease had run out for %v, and nobody took the message back", b.late)
+		b.t.Errorf("a lease had expired %v ago, and nobody rescued the message", b.late)
 	}
 }
 

@@ -45,7 +45,7 @@ func TestExtendPassesOverWhatIsLocked(t *testing.T) {
 
 // While settles hang at a row that somebody has locked, the leases of all the others run
 // on: no other node delivers them a second time, and once the lock is gone all is settled.
-// The locked one's has run out by then: whoever comes first has it (INV-9).
+// The lease of the locked row has expired by then: whichever node comes first has the message (INV-9).
 func TestLeasesRunOnWhileSettlesHang(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)

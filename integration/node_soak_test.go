@@ -168,7 +168,7 @@ func (s *soak) start(i int) {
 	s.nodes[i] = p
 }
 
-// kill kills a node as kill -9 does, and makes the leases of its claims run out.
+// kill kills a node as kill -9 does, and ends the leases of its claims.
 func (s *soak) kill(i int) {
 	p := s.nodes[i]
 	_ = p.cmd.Process.Kill()

@@ -94,7 +94,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	for !ok() {
 		select {
 		case <-deadline.C:
-			t.Fatalf("never: %s", what)
+			t.Fatalf("waited for %v in vain: %s", patience(), what)
 		case <-tick.C:
 		}
 	}

@@ -13,7 +13,7 @@ func TestRescue(t *testing.T) {
 	run(t, conn, "select outbox.enqueue('n', 'q', 'k' || g, '') from generate_series(1, 10) as g")
 	rows := claim(t, conn, "n1", 10)
 	if got := list[int64](t, conn, "select id from outbox.rescue()"); len(got) != 0 {
-		t.Errorf("rescued %v before their leases ran out", got)
+		t.Errorf("rescued %v before their leases expired", got)
 	}
 	expire(t, conn, "n")
 	tx := begin(t, other)

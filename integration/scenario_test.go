@@ -32,7 +32,7 @@ import (
 //	why KEY ...
 //	complete|retry|fail|release|extend KEY ...   settle; old: with the token before
 //	    [old] [delay=WHEN] [error=TEXT]
-//	expire KEY ...   rescue [max=N]      let leases run out; take them back
+//	expire KEY ...   rescue [max=N]      leases expire; rescue takes the messages back
 //	cancel KEY ...   cancel-namespace NS [max=N]
 //	redrive KEY ...  redrive-namespace NS [max=N]
 //	prune [AGE] [failed]

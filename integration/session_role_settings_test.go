@@ -22,7 +22,7 @@ var oddSettings = []string{
 	"set xmlbinary = 'hex'", "set lc_monetary = 'C'", "set transform_null_equals = on",
 }
 
-// What the driver reads hangs on no setting of a role, in whatever query mode: payloads,
+// What the driver reads depends on no setting of a role, in whatever query mode: payloads,
 // headers, instants and spans come back as they are.
 func TestRoleSettingsAndDriver(t *testing.T) {
 	t.Parallel()
