@@ -58,11 +58,11 @@ func TestCancelNamespace(t *testing.T) {
 		got = append(got, n)
 	}
 	if !slices.Equal(got, []int{8, 8, 4, 0}) {
-		t.Errorf("cancelled %v", got)
+		t.Errorf("four calls cancelled %v, want 8, 8, 4 and 0", got)
 	}
 	left := list[string](t, conn, "select namespace || ' ' || status || ' ' || count(*) from outbox.messages group by namespace, status order by 1")
 	if want := []string{"a cancelled 20", "b claimed 5", "b pending 15"}; !slices.Equal(left, want) {
-		t.Errorf("left are %q", left)
+		t.Errorf("the messages are %q, want %q", left, want)
 	}
 	if n := one[int](t, conn, "select outbox.cancel_namespace('b')"); n != 20 {
 		t.Errorf("cancelled %d, want 20", n)

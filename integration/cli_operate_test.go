@@ -281,7 +281,7 @@ func TestCLINamespaceInChunks(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	if got := count("status = 'pending'"); got != n+1 {
-		t.Errorf("%d are pending", got)
+		t.Errorf("%d messages are pending, want %d", got, n+1)
 	}
 }
 
@@ -344,7 +344,7 @@ func TestCLIChunksInterrupted(t *testing.T) {
 		t.Errorf("printed %q", got.stdout)
 	}
 	if n := one[int](t, db.Pool, `select count(*) from outbox.pending`); n != 1000 {
-		t.Errorf("%d are pending", n)
+		t.Errorf("%d messages are pending, want 1000", n)
 	}
 }
 

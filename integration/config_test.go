@@ -59,7 +59,7 @@ func TestPublicationForAllTables(t *testing.T) {
 	row := claimOne(t, conn, "n1")
 	run(t, conn, "select outbox.fail(array[$1::bigint], array[$2::bigint])", row.ID, row.Token)
 	if n := one[int](t, conn, "select outbox.prune('0', 10, true)"); n != 1 {
-		t.Errorf("pruned %d", n)
+		t.Errorf("pruned %d messages, want 1", n)
 	}
 }
 

@@ -156,7 +156,7 @@ func TestEnqueueBatchPrunedOrder(t *testing.T) {
 			batch := async(t, first, call, []string{"b", "c", "d"})
 			awaitBlocked(t, watch, first.PgConn().PID()) // has run into b, written c, waits for d
 			if n := one[int](t, watch, "select outbox.prune('0')"); n != 1 {
-				t.Fatalf("pruned %d", n)
+				t.Fatalf("pruned %d messages, want 1", n)
 			}
 			tx := begin(t, second)
 			other := write(t, tx) // has written b
@@ -170,7 +170,7 @@ func TestEnqueueBatchPrunedOrder(t *testing.T) {
 				t.Errorf("the batch wrote %v, %v, want nothing: all three are there", got.value, got.err)
 			}
 			if keys := list[string](t, watch, "select m.dispatch_key || ' ' || m.status from outbox.messages as m order by 1"); !slices.Equal(keys, []string{"b pending", "c pending", "d pending"}) {
-				t.Errorf("left are %q", keys)
+				t.Errorf("the messages are %q, want b, c and d, all pending", keys)
 			}
 		})
 	}

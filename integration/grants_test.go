@@ -193,7 +193,7 @@ func TestSearchPathAttack(t *testing.T) {
 		run(t, db.Pool, "delete from outbox.claimed")
 	}
 	if got := list[string](t, admin, "select by || ' ran ' || what from evil.stolen where by <> $1", role.Name); len(got) != 0 {
-		t.Errorf("the owner %q", got)
+		t.Errorf("somebody other than the caller, such as the owner, ran the trap: %q", got)
 	}
 }
 

@@ -109,7 +109,7 @@ func TestImage(t *testing.T) {
 			t.Errorf("the container runs %q, want sweep alone and not as uid 0", top)
 		}
 		if path := dockerCommand(t, "inspect", "--format", "{{.Path}}", id); path != "/usr/local/bin/sweep" {
-			t.Errorf("process 1 is %s", path)
+			t.Errorf("process 1 is %s, want /usr/local/bin/sweep", path)
 		}
 		stopped := make(chan error, 1)
 		go func() { stopped <- exec.Command("docker", "stop", "--time", "60", id).Run() }()

@@ -19,7 +19,7 @@ func TestPause(t *testing.T) {
 		}
 	}
 	if !one[bool](t, conn, "select count(*) = 4 and bool_and(by = session_user and note = repeat('x', 1000) and since <= clock_timestamp()) from outbox.pauses") {
-		t.Error("the view shows something else")
+		t.Error("outbox.pauses does not show four pauses, with who, since when and the note cut at 1000 characters")
 	}
 	for _, args := range []string{"'n'", "'n', 'q'", "null, 'q'", "null"} {
 		if !one[bool](t, conn, "select outbox.resume("+args+")") || one[bool](t, conn, "select outbox.resume("+args+")") {

@@ -24,9 +24,9 @@ func TestPruneMakesNoClaimWait(t *testing.T) {
 	put(t, conn, "n", "q", "k")
 	tx := begin(t, pruner)
 	run(t, tx, "select outbox.prune()")
-	run(t, conn, "set lock_timeout = '1s'")
+	withoutWaiting(t, conn)
 	if got := claim(t, conn, "old", 10); len(got) != 0 {
-		t.Errorf("claimed %d", len(got))
+		t.Errorf("the node whose walk is being pruned claimed %d messages, want none", len(got))
 	}
 	if got := claim(t, conn, "new", 10); len(got) != 1 {
 		t.Errorf("another node claimed %d, want 1", len(got))
@@ -45,7 +45,7 @@ func TestPruneDeadNodes(t *testing.T) {
 	run(t, conn, "update outbox.node set heartbeat_at = heartbeat_at - case node when 'dead' then interval '2 days' when 'silent' then '1 h' else '0' end")
 	run(t, conn, "select outbox.prune()")
 	if got := list[string](t, conn, "select node from outbox.node order by node"); len(got) != 2 || got[0] != "live" || got[1] != "silent" {
-		t.Errorf("left are %q", got)
+		t.Errorf("the nodes are %q, want live and silent", got)
 	}
 }
 
@@ -120,7 +120,7 @@ func TestPruneKeptRoutes(t *testing.T) {
 		run(t, conn, "select outbox.prune()")
 	}
 	if got := list[string](t, conn, "select distinct left(node, 4) from outbox.walk order by 1"); len(got) != 2 || got[0] != "kept" || got[1] != "live" {
-		t.Errorf("left are %q", got)
+		t.Errorf("the nodes with a walk are %q, want kept and live", got)
 	}
 	if n := one[int](t, conn, "select count(*) from outbox.route"); n != 121 {
 		t.Errorf("%d routes are left, want 121", n)

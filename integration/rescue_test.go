@@ -58,7 +58,7 @@ func TestRescueBesideSettle(t *testing.T) {
 	run(t, worker, expire)
 	rescue := begin(t, rescuer)
 	if n := one[int](t, rescue, `select count(*)::int from outbox.rescue(10) as r`); n != 1 {
-		t.Fatalf("rescued %d", n)
+		t.Fatalf("rescued %d messages, want 1", n)
 	}
 	settled := -1
 	done := whileWaiting(t, db, worker, func() error {

@@ -56,7 +56,7 @@ func TestPoolerAndSweep(t *testing.T) {
 			for range 3 { // the second and third time they are duplicates
 				sweepWith(t, dsn, lines.String(), "enqueue", "-")
 				if got := sweep(t, dsn, "status"); !strings.Contains(got, "ns1") && !strings.Contains(got, "two") {
-					t.Errorf("status says %q", got)
+					t.Errorf("status names no tenant: %q", got)
 				}
 			}
 			b.settled()
@@ -70,7 +70,7 @@ func TestPoolerAndSweep(t *testing.T) {
 			sweep(t, dsn, "pause", "ns1")
 			put(t, b.db.Pool, "ns1", "q", "held")
 			if got := sweep(t, dsn, "why", "held"); !strings.Contains(got, "paused") {
-				t.Errorf("why says %q", got)
+				t.Errorf("why does not say that the tenant is paused: %q", got)
 			}
 			if got := sweep(t, dsn, "explain", "--only", "ns1"); !strings.Contains(got, "paused") {
 				t.Errorf("explain says %q", got)

@@ -82,7 +82,7 @@ func TestAttemptAtMaximum(t *testing.T) {
 					t.Errorf("%s of attempt %d was lost", how, row.Attempt)
 				}
 				if got := status(t, conn, row.ID); got != settles[how] && got != "failed" {
-					t.Errorf("after %s it is %s", how, got)
+					t.Errorf("after %s the message is %s, want %s or failed", how, got, settles[how])
 				}
 			}
 			run(t, conn, "delete from outbox.pending")

@@ -121,7 +121,7 @@ func TestSettleArguments(t *testing.T) {
 			t.Errorf("%s settled %v, want %d and %d", how, got, first, second)
 		}
 		if got := status(t, conn, first); got != want {
-			t.Errorf("after %s it is %s", how, got)
+			t.Errorf("after %s the message is %s, want %s", how, got, want)
 		}
 		for _, c := range []struct{ argument, args string }{
 			{"ids", "null, '{1}'"}, {"tokens", "'{1}', null"}, {"tokens has 2 elements, ids has 1", "'{1}', '{1,2}'"}, {"tokens", "'{1}', '{}'"},
@@ -278,7 +278,7 @@ func TestSettlesDoNotDeadlock(t *testing.T) {
 	done := async(t, second, "select count(*) from outbox.complete(array[$1, $2, $3]::bigint[], array[$4, $4, $4]::bigint[])", ids[2], ids[1], ids[0], token)
 	awaitBlocked(t, watch, second.PgConn().PID())
 	if !settle(t, tx, "complete", ids[2], token) {
-		t.Error("the first lost its message")
+		t.Error("the settle that came first lost a message")
 	}
 	commit(t, tx)
 	if got := <-done; got.err != nil || *got.value != 1 {
