@@ -158,6 +158,7 @@ func TestTrapsAndSweep(t *testing.T) {
 		do("", "check")
 		do("", "prune", "--older-than", "0s", "--failed", "--yes")
 		do("", "version")
+		do("", "help")
 		do("", "migrate", "version")
 		do("", "migrate", "sql")
 		do("", "migrate", "down", "--to", "0", "--yes")
