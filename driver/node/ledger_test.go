@@ -171,6 +171,35 @@ func TestLedgerUnparksALargeOne(t *testing.T) {
 	}
 }
 
+// What waits in the stash, and suspects, begin no delivery above the high watermark, unless
+// nothing else counts: a payload may be larger than the watermark.
+func TestLedgerHighWatermark(t *testing.T) {
+	for name, test := range map[string]struct {
+		bytes []int64 // of messages that wait
+		want  int     // of them that are unread then
+	}{
+		"they fit":          {[]int64{40, 40}, 2},
+		"the second is too": {[]int64{40, 41}, 1},
+		"one is too large":  {[]int64{99}, 1},
+		"none has bytes":    {[]int64{80, 0, 0}, 3},
+	} {
+		q := &queue{}
+		stash, begin := newBooks(ledgerLimits{high: 80, maxStash: 9}), newBooks(ledgerLimits{high: 80})
+		for i, bytes := range test.bytes {
+			stash.enter(stash.message(q, "a", bytes))
+			it := begin.message(q, fmt.Sprint("tenant", i), bytes)
+			it.Suspect = 1
+			begin.enter(it)
+		}
+		stash.room[q], begin.room[q] = 9, 9
+		stash.unstash()
+		items, _ := begin.pickSuspects()
+		if len(stash.unread) != test.want || len(items) != test.want {
+			t.Errorf("%s: %d left the stash and %d suspects begin, want %d", name, len(stash.unread), len(items), test.want)
+		}
+	}
+}
+
 // Payloads are read in portions, and what has failed to be read is read alone.
 func TestLedgerPortion(t *testing.T) {
 	for name, test := range map[string]struct {
