@@ -10,8 +10,8 @@ import (
 // begins, and how many of them the caller has under way together at most: the smaller that
 // is, the more a rescue knows of which of them killed the node (INV-10). A node delivers
 // up to 16 together that are suspect for the first time, up to 4 for the second, then one
-// by one. Call it, committed, before their payloads are read. Those that do not come back must not
-// be begun: they were lost, or are locked by somebody.
+// by one. Call it, committed, before their payloads are read. It returns the refs of those that may
+// begin. The others must not: their claims were lost, or their rows are locked by another transaction.
 func BeginDelivery(ctx context.Context, db Querier, refs []Ref, together int) ([]Ref, error) {
 	ids, tokens := idsAndTokens(refs)
 	rows, err := db.Query(ctx, `select b.id, b.claim_token from outbox.begin_delivery($1::bigint[], $2::bigint[], $3::int) as b`,

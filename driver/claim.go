@@ -8,12 +8,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ClaimRequest is what to claim.
+// ClaimRequest is what to claim. Node, Shards and Batch are required.
 type ClaimRequest struct {
-	Node     string  // who claims; a second claim of the same node is empty while one is under way
+	Node     string  // who claims; a second claim under the same name is empty while one is under way
 	Shards   []int32 // the shards to claim from
-	Batch    int     // most rows
-	MaxBytes int64   // the claim ends with the row that reaches it; 0 or less: no limit
+	Batch    int     // most rows; 1 to the setting max_batch
+	MaxBytes int64   // of payloads: the claim ends with the row that reaches it; 0 or less: no limit
 
 	// WithoutPayloads leaves Payload and Headers of the messages out, to be read with
 	// [Payloads] when there is room for them. The claim holds its shards for a shorter time
@@ -22,9 +22,9 @@ type ClaimRequest struct {
 }
 
 // Claim claims due messages, fairly over namespaces, and commits. It returns them in
-// the order of service; none where nothing is due or another claim is under way: it
-// never waits for one. Where it fails, nothing was claimed, or, if the connection broke
-// during the commit, what was claimed comes back when its lease runs out.
+// the order of service. It returns none where nothing is due, or where another claim has the
+// shards: it never waits for another claim. Where it fails, nothing was claimed, or, if the
+// connection broke during the commit, what was claimed is due again when its lease has expired.
 //
 // The transaction is begun read committed, whatever the role's default: the counting
 // of quotas needs it. Where sessions are read only by default it fails: what settles the

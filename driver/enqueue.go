@@ -178,12 +178,12 @@ func enqueueBatch(ms []Message, send func(part []Message, found func(ord int32, 
 	result := make([]Enqueued, len(ms))
 	parts := cut(ms)
 	for _, part := range parts {
-		some := make([]Message, len(part))
+		statement := make([]Message, len(part))
 		for i, at := range part {
-			some[i] = ms[at]
+			statement[i] = ms[at]
 		}
 		answers := 0
-		err := send(some, func(ord int32, id *int64) {
+		err := send(statement, func(ord int32, id *int64) {
 			if ord >= 1 && int(ord) <= len(part) {
 				result[part[ord-1]] = enqueued(id)
 				answers++
@@ -195,7 +195,7 @@ func enqueueBatch(ms []Message, send func(part []Message, found func(ord int32, 
 		if err != nil {
 			verb := "enqueue batch"
 			if len(parts) > 1 {
-				verb += ": " + keyRange(some)
+				verb += ": " + keyRange(statement)
 			}
 			return nil, wrap(verb, err)
 		}

@@ -17,22 +17,22 @@ type HeartbeatRequest struct {
 	SeenToken     int64 // the largest claim token that the process has got; 0: none
 }
 
-// Ownership is what a heartbeat comes back with.
+// Ownership is what the outbox answers to a heartbeat.
 type Ownership struct {
-	Shards     []int32       // those that the node owns now
-	Again      time.Duration // after this, at the latest, another node may have lapsed: ask again
+	Shards     []int32       // those that the node owns now, in their order; empty, not nil: none
+	AgainIn    time.Duration // send the next heartbeat after this at the latest: another node may have lapsed by then
 	SharedName bool          // another process sends heartbeats under the same name
 	WentBack   bool          // the database had not drawn SeenToken yet: it went back in time
 }
 
 // Heartbeat makes the node a live one, until [Leave], or until the outbox has not heard of
-// it for the setting node_lapse. Who owns which shards is advice,
-// and may be out of date: claims exclude each other whatever they name (INV-1, INV-4).
+// it for the setting node_lapse. Who owns which shards is advice, and may be
+// out of date: claims exclude each other whatever they name (INV-1, INV-4).
 func Heartbeat(ctx context.Context, db DB, h HeartbeatRequest) (o Ownership, err error) {
 	err = readCommitted(ctx, db, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, `select h.owned, (extract(epoch from h.again_in) operator(pg_catalog.*) 1000000)::bigint, h.shared_name, h.went_back
 from outbox.heartbeat($1::pg_catalog.text, $2::int[], $3::pg_catalog.text, $4::bigint, $5::pg_catalog.text, $6::bigint) as h`,
-			h.Node, h.Shards, orNull(h.Paused), h.InFlightBytes, orNull(h.Process), h.SeenToken).Scan(&o.Shards, (*micros)(&o.Again), &o.SharedName, &o.WentBack)
+			h.Node, h.Shards, orNull(h.Paused), h.InFlightBytes, orNull(h.Process), h.SeenToken).Scan(&o.Shards, (*micros)(&o.AgainIn), &o.SharedName, &o.WentBack)
 		o.Shards = append([]int32{}, o.Shards...) // none is not nil
 		return err
 	})

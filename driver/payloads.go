@@ -7,8 +7,8 @@ import (
 )
 
 // Payloads reads Payload and Headers of messages that were claimed without them
-// ([ClaimRequest].WithoutPayloads). It returns the claims that do not hold any more: their
-// messages stay as they are. Where it fails, some may have been read, and all may be read again.
+// ([ClaimRequest].WithoutPayloads). It returns the claims that were lost, as
+// [Complete] does. Where it fails, some may have been read, and all may be read again.
 func Payloads(ctx context.Context, db Querier, messages []*Delivery) (lost []Ref, err error) {
 	missing := make(map[Ref]*Delivery, len(messages))
 	refs := make([]Ref, len(messages))

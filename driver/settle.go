@@ -14,24 +14,23 @@ type Failure struct {
 	Delay  *time.Duration // due again after this; nil: the policy's backoff
 }
 
-// The settles, and Extend, return the claims that they did not find: lost ones. Such a message
-// has been claimed anew, was cancelled, or is settled already; it stays as it is, and whoever
-// works on it should stop. All other refs were settled.
+// Complete settles delivered messages as done. With the transaction in which a consumer does
+// its work as db, the work and the settling are one.
 //
-// A call is one statement, and with a transaction as db a part of it. Where a call fails,
-// nothing was settled, or, if the connection broke during the commit, everything; made
-// again, the call reports what it had settled as lost. (Refs in which one id comes with several
-// claim tokens take several statements.)
-
-// Complete settles delivered messages as done, and returns the claims that were lost. With the
-// transaction in which a consumer does its work as db, the work and the settling are one:
-// where the claim was lost, the consumer rolls back.
+// It returns the claims that were lost: their messages have been claimed anew, were cancelled, or are
+// settled already, and stay as they are. A consumer that finds its claim among them rolls its
+// transaction back. All other refs were settled.
+//
+// A call is one statement. Where it fails, nothing was settled, or, if the connection broke
+// during the commit, everything; made again, it reports as lost what it had settled. (Refs in
+// which one id comes with several claim tokens take a statement each.)
 func Complete(ctx context.Context, db Querier, refs []Ref) (lost []Ref, err error) {
 	return settle(ctx, db, "complete", `select outbox.complete($1::bigint[], $2::bigint[])`, refs, noArgs)
 }
 
 // Retry gives messages back after a failed attempt: due again after their delay, or
-// failed where their attempts are used up. It returns the claims that were lost.
+// failed where their attempts are used up. It returns the claims that were lost, as [Complete]
+// does.
 func Retry(ctx context.Context, db Querier, failures []Failure) (lost []Ref, err error) {
 	return settle(ctx, db, "retry",
 		`select outbox.retry($1::bigint[], $2::bigint[], $3::pg_catalog.text[], $4::pg_catalog.text[]::interval[])`,
@@ -48,20 +47,22 @@ func Retry(ctx context.Context, db Querier, failures []Failure) (lost []Ref, err
 }
 
 // Fail settles messages as failed, whatever attempts they have left. It returns the claims
-// that were lost.
+// that were lost, as [Complete] does.
 func Fail(ctx context.Context, db Querier, failures []Failure) (lost []Ref, err error) {
 	return settle(ctx, db, "fail", `select outbox.fail($1::bigint[], $2::bigint[], $3::pg_catalog.text[])`,
 		refsOf(failures), func(part []int) []any { return []any{reasonsOf(failures, part)} })
 }
 
 // Release gives back messages that were claimed and not tried: due as they were, the
-// attempt not charged (INV-10). It returns the claims that were lost.
+// attempt not charged (INV-10). It returns the claims that were lost, as [Complete] does.
 func Release(ctx context.Context, db Querier, refs []Ref) (lost []Ref, err error) {
 	return settle(ctx, db, "release", `select outbox.release($1::bigint[], $2::bigint[])`, refs, noArgs)
 }
 
-// Extend lets claims run on for a lease from now, 0 for the configured one. It returns the
-// claims that were lost.
+// Extend lets claims run on for so long from now, rounded up to microseconds; 0 stands for the
+// outbox's lease. It returns the claims that were lost, as [Complete] does; whoever works on their
+// messages should stop. A row that another transaction has locked is not waited for: it is not extended,
+// and not lost.
 func Extend(ctx context.Context, db Querier, refs []Ref, lease time.Duration) (lost []Ref, err error) {
 	var text *string
 	if lease > 0 {

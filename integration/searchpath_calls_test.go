@@ -252,7 +252,7 @@ func driverCalls(t *testing.T, db *pgxpool.Pool, past querier, prefix string) {
 	}
 	beat, err := driver.Heartbeat(ctx, db, driver.HeartbeatRequest{Node: prefix, Process: "p", Paused: "for a test", InFlightBytes: 3})
 	must("Heartbeat", err)
-	if len(beat.Shards) == 0 || beat.Again < time.Second || beat.Again > time.Minute {
+	if len(beat.Shards) == 0 || beat.AgainIn < time.Second || beat.AgainIn > time.Minute {
 		t.Errorf("%s: Heartbeat says %+v", prefix, beat)
 	}
 	shards := one[[]int32](t, past, "select outbox.all_shards()")

@@ -53,10 +53,10 @@ func (b *backoff) failed(now int64, lease time.Duration, err error) time.Duratio
 }
 
 // worked notes a call that worked, and reports whether the one before it had failed.
-func (b *backoff) worked() (again bool) {
-	again = b.pause > 0
+func (b *backoff) worked() (recovered bool) {
+	recovered = b.pause > 0
 	b.pause = 0
-	return again
+	return recovered
 }
 
 // mayCall reports whether a call need not wait.

@@ -25,13 +25,12 @@ var (
 // deliver. The lock is held for bookkeeping only, never while a sink works.
 //
 // A sink may not listen to its context. So a delivery that has not come back `grace` after its
-// time-out is left behind: its message counts as timed out, its slot goes on with the next one, and
-// what the sink says in the end is nobody's. The goroutine that waits for the sink stays, and
-// with it the payload, which the budget counts no more. So no more than `slots` of a queue
-// are left behind without their slots: of those beyond, the slot comes back only
-// when the sink does. A sink that never returns ends so with all of its slots in use,
-// 2 * slots goroutines and payloads at most, and holds up its own queue and nothing else; a
-// namespace holds its share of the slots as before.
+// time-out is left behind: its message counts as timed out, its slot takes the next message, and
+// what the sink returns in the end changes nothing. The goroutine that waits for the sink stays, and
+// with it the payload, which the budget counts no more. So at most `slots` deliveries of a queue
+// lose their slots to others: of further ones the slot is free only when the sink returns. A sink that
+// never returns comes to have all of its slots in use, with 2 * slots goroutines and payloads at
+// most. It holds up its own queue and nothing else; a namespace holds its share of the slots as before.
 type dispatcher struct {
 	clock func() int64 // monotonic nanoseconds
 

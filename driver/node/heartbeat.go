@@ -41,7 +41,7 @@ func (l *loop) beat(ctx context.Context) error {
 	}
 	// A node that has lapsed is noticed within a part of a sweep, and not by all at once.
 	pause := l.config.Tick / 4
-	next := min(jitter(min(l.config.HeartbeatEvery, l.outbox.NodeLapse/4)), max(o.Again, pause)+jitter(pause/4))
+	next := min(jitter(min(l.config.HeartbeatEvery, l.outbox.NodeLapse/4)), max(o.AgainIn, pause)+jitter(pause/4))
 	l.duties.heartbeat.at = l.clock() + int64(next)
 	return nil
 }

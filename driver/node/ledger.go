@@ -303,13 +303,12 @@ func (l *ledger) bytesByNamespace() map[string]int64 {
 	return bytes
 }
 
-// endWaiting takes out what waits without its payload, suspect, stashed or parked, and which
-// says.
-func (l *ledger) endWaiting(which func(*item) bool) []*item {
-	ended := l.suspects.remove(which)
+// endWaiting takes out what waits without its payload, suspect, stashed or parked, and matches.
+func (l *ledger) endWaiting(match func(*item) bool) []*item {
+	ended := l.suspects.remove(match)
 	suspects := len(ended)
 	ends := func(it *item) bool {
-		if which(it) {
+		if match(it) {
 			ended = append(ended, it)
 			return true
 		}
@@ -335,8 +334,8 @@ func (l *ledger) endUnread() []*item {
 	return ended
 }
 
-// leave takes a message out: settled, lost, or abandoned. One that has left already is none of
-// its concern.
+// leave takes a message out: settled, lost, or abandoned. For a message that has left already it
+// does nothing.
 func (l *ledger) leave(ref driver.Ref) {
 	it, ok := l.items[ref]
 	if !ok {

@@ -109,9 +109,9 @@ func (l *loop) beginDrain() {
 	l.endWaiting(errStopping, func(*item) bool { return true })
 }
 
-// endWaiting releases what waits without its payload, and which says.
-func (l *loop) endWaiting(why error, which func(*item) bool) {
-	for _, it := range l.ledger.endWaiting(which) {
+// endWaiting releases what waits without its payload and matches.
+func (l *loop) endWaiting(why error, match func(*item) bool) {
+	for _, it := range l.ledger.endWaiting(match) {
 		l.toSettle(it, Undelivered(why))
 	}
 }

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// process says which process a heartbeat comes from: by host and process id for an operator,
-// and so that another one on the same machine can tell whether it still runs.
+// process says which process a heartbeat comes from: host and process id, for an operator; and
+// what another process on the same machine needs to tell whether this one still runs.
 type process struct {
 	host  string
 	pid   int
 	scope string // where process ids mean the same: of this boot and this container; empty: unknown
-	start string // when it started, in the kernel's count: a process id is used again
+	start string // when it started, in the kernel's count: ids of processes are used again
 }
 
 // thisProcess is the one that runs this code.

@@ -15,9 +15,9 @@ const graceTime = 5 * time.Second
 // A Sink delivers messages to the outside. Deliver may be called by many
 // goroutines at once, each with another message. It must return soon after ctx
 // ends; what it returns then counts like any other answer. Where it has not returned 5 s after
-// the delivery's time-out, the message counts as timed out and the slot goes on; what is
-// returned later is nobody's. As many deliveries as a sink has slots are left behind so; of
-// more, the slots come back only when Deliver does.
+// the delivery's time-out, the message counts as timed out, and the slot takes the next message; what
+// Deliver returns later changes nothing. As many calls as a sink has slots are left behind in this way. Of
+// further ones the slots are free only when Deliver returns.
 //
 // The error says what becomes of the message:
 //
@@ -25,7 +25,7 @@ const graceTime = 5 * time.Second
 //   - [Permanent]: it can never be delivered; the message has failed (dead letter)
 //   - [RetryAfter]: retry, after the given delay
 //   - [RetryNotBefore]: retry, after the policy's backoff or the given delay, whichever is later
-//   - [Undelivered]: it was not tried; it goes back and its attempt is not charged
+//   - [Undelivered]: it was not tried; it is due again, and the attempt is given back
 //   - [ErrSettled]: the sink has settled it itself, in a transaction of its own
 //   - any other error: retry, after the policy's backoff
 //

@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// suspects are claimed messages of which one may have killed a node before: the leases of all
-// that was out together had expired. They wait, their payloads unread, and are
-// delivered in ever smaller company, so that one that kills takes few others along, and is
-// soon known (INV-10). Before they begin, the outbox is told so, and how many at most
-// will be under way together.
+// suspects are claimed messages of which one may have killed a node before: they were delivered
+// at the same time, and the leases of all of them have expired. They wait, their payloads unread, and are
+// delivered in ever smaller company. So a message that kills its node takes few others along, and is
+// soon known (INV-10). Before suspects begin, the outbox is told that they do, and how many at
+// most will be under way together.
 //
-// They take turns by namespace: one whose deliveries hang keeps half of the company at most.
+// Namespaces take turns: one whose deliveries hang keeps half of the company at most.
 type suspects struct {
 	ring    []*suspectLine // of the namespaces that have some waiting
 	next    int            // whose turn it is, in ring
-	begun   map[*item]int  // under way, and how many at most may be while it is
+	begun   map[*item]int  // those under way, each with how many may be under way while it is
 	waiting int
 }
 
@@ -51,13 +51,13 @@ func (s *suspects) add(it *item) {
 	s.waiting++
 }
 
-// leave takes out one that has left the book.
+// leave takes out a message that is under way no more.
 func (s *suspects) leave(it *item) { delete(s.begun, it) }
 
-// take picks the next suspect that may begin now, where there is one: the company that is
-// under way must be small enough for each of them, and its namespace have at most half of
-// it. One whose turn has come and that must wait for the company to get smaller keeps
-// its turn, so that none waits for ever.
+// take picks the next suspect that may begin now, or nil: the company that is under way must be
+// small enough for each of its members, and no namespace has more than half of it. A suspect whose turn
+// has come, and that must wait for the company to get smaller, keeps its turn, so that none
+// waits for ever.
 func (s *suspects) take(ready func(*item) bool) *item {
 	for range s.ring {
 		if s.next >= len(s.ring) {
@@ -69,7 +69,7 @@ func (s *suspects) take(ready func(*item) bool) *item {
 			s.next++
 			continue
 		}
-		if len(s.begun) >= min(company(it.Suspect), s.most()) {
+		if len(s.begun) >= min(company(it.Suspect), s.maxTogether()) {
 			return nil
 		}
 		line.items = line.items[1:]
@@ -94,18 +94,18 @@ func (s *suspects) beside(namespace string) (n int) {
 	return n
 }
 
-// most is how many may be under way beside what is.
-func (s *suspects) most() int {
-	most := company(1)
+// maxTogether is how many may be under way, by what those under way allow.
+func (s *suspects) maxTogether() int {
+	limit := company(1)
 	for _, together := range s.begun {
-		most = min(most, together)
+		limit = min(limit, together)
 	}
-	return most
+	return limit
 }
 
-// pick takes all that may begin now, and counts them as under way, so many at most together.
-// Where none waits any more, no other joins them before they have ended: so one that is left
-// alone is known to be alone.
+// pick takes all that may begin now, counts them as under way, and returns how many at most will
+// be under way together. Where none waits any more, no other joins them before they have ended: so
+// a suspect that is the only one is known to be alone.
 func (s *suspects) pick(ready func(*item) bool) (picked []*item, together int) {
 	if s.begun == nil {
 		s.begun = map[*item]int{}
@@ -114,7 +114,7 @@ func (s *suspects) pick(ready func(*item) bool) (picked []*item, together int) {
 		s.begun[it] = company(it.Suspect)
 		picked = append(picked, it)
 	}
-	together = s.most()
+	together = s.maxTogether()
 	if s.waiting == 0 {
 		together = len(s.begun)
 	}
@@ -124,11 +124,11 @@ func (s *suspects) pick(ready func(*item) bool) (picked []*item, together int) {
 	return picked, together
 }
 
-// remove takes out those that wait and which says.
-func (s *suspects) remove(which func(*item) bool) (removed []*item) {
+// remove takes out the suspects that wait and match.
+func (s *suspects) remove(match func(*item) bool) (removed []*item) {
 	for _, line := range s.ring {
 		line.items = slices.DeleteFunc(line.items, func(it *item) bool {
-			if which(it) {
+			if match(it) {
 				removed = append(removed, it)
 				return true
 			}
