@@ -290,18 +290,37 @@ func TestCompleteInTheConsumersTransaction(t *testing.T) {
 	}
 }
 
-// A node follows the lease as it is changed: claims made under the old one keep being ours.
+// A node follows the lease as it is changed, in Run and in Once: claims made under the old one keep
+// being ours.
 func TestLeaseIsReadAgain(t *testing.T) {
 	t.Parallel()
-	db := pg.New(t)
-	put(t, db.Pool, "ns", "q", "k")
-	sink := newHanging()
-	n := startNode(t, newNode(t, db, sink, func(c *node.Config) { c.HeartbeatEvery = 20 * time.Millisecond }))
-	eventually(t, "the delivery has begun", func() bool { return len(sink.begun) == 1 })
-	run(t, db.Pool, `select outbox.configure('{"lease": "20 s"}')`)
-	await(t, db.Pool, "select lease_until < clock_timestamp() + interval '21 s' from outbox.claimed")
-	close(sink.let)
-	if s := n.drained(t); s.Done != 1 || s.Lost != 0 {
-		t.Errorf("%+v, want 1 done", s)
+	for name, start := range map[string]func(testing.TB, *node.Node) (end func() error){
+		"run": func(t testing.TB, n *node.Node) func() error {
+			running := startNode(t, n)
+			return func() error { running.drained(t); return nil }
+		},
+		"once": func(t testing.TB, n *node.Node) func() error {
+			done := onceNode(t, n)
+			return func() error { return <-done }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pg.New(t)
+			put(t, db.Pool, "ns", "q", "k")
+			sink := newHanging()
+			n := newNode(t, db, sink, func(c *node.Config) { c.HeartbeatEvery = 20 * time.Millisecond })
+			end := start(t, n)
+			eventually(t, "the delivery has begun", func() bool { return len(sink.begun) == 1 })
+			run(t, db.Pool, `select outbox.configure('{"lease": "20 s"}')`)
+			await(t, db.Pool, "select lease_until < clock_timestamp() + interval '21 s' from outbox.claimed")
+			close(sink.let)
+			if err := end(); err != nil {
+				t.Error(err)
+			}
+			if s := n.Stats(); s.Done != 1 || s.Lost != 0 {
+				t.Errorf("%+v, want 1 done", s)
+			}
+		})
 	}
 }

@@ -107,9 +107,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Sink == nil {
 		return c, badField("Sink", "is nil: say where messages go")
 	}
-	for queue, sink := range c.Routes {
+	for taskQueue, sink := range c.Routes {
 		if sink == nil {
-			return c, badField(fmt.Sprintf("Routes[%q]", queue), "is nil: say where its messages go")
+			return c, badField(fmt.Sprintf("Routes[%q]", taskQueue), "is nil: say where its messages go")
 		}
 	}
 	switch { // the comparisons refuse a NaN as well

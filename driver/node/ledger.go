@@ -63,10 +63,10 @@ type ledger struct {
 
 // ledgerLimits are payload bytes, but for the stash.
 type ledgerLimits struct {
-	share    int64 // of a namespace that has parked messages
-	low      int64 // a namespace with parked messages adds nothing above this usage
-	high     int64 // nothing leaves the stash, and no suspect begins, above this usage
-	maxStash int   // messages stashed; more are too many
+	shareBytes int64 // of a namespace that has parked messages
+	low        int64 // a namespace with parked messages adds nothing above this usage
+	high       int64 // nothing leaves the stash, and no suspect begins, above this usage
+	maxStash   int   // messages stashed; more are too many
 }
 
 // account is what the node holds of a namespace.
@@ -120,7 +120,7 @@ func (l *ledger) takes(it *item) bool { return l.accepts(it, l.coming[it.queue])
 // fits reports whether a namespace with parked messages may have one more that counts. One
 // message always fits: its payload may be larger than any share.
 func (l *ledger) fits(it *item, a *account) bool {
-	return it.bytes == 0 || a.bytes == 0 || a.bytes+it.bytes <= l.share && l.usage()+it.bytes <= l.low
+	return it.bytes == 0 || a.bytes == 0 || a.bytes+it.bytes <= l.shareBytes && l.usage()+it.bytes <= l.low
 }
 
 // admit counts a message's bytes and has its payload read.

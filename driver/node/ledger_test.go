@@ -97,7 +97,7 @@ func (b *books) wrong() error {
 
 // Where a message goes that was just claimed, by what the node holds then.
 func TestLedgerEnter(t *testing.T) {
-	limits := ledgerLimits{share: 10, low: 50, high: 80, maxStash: 1}
+	limits := ledgerLimits{shareBytes: 10, low: 50, high: 80, maxStash: 1}
 	park := func(b *books, q *queue) { // namespace a has one parked, and counts 8
 		for range 2 {
 			it := b.message(q, "a", 8)
@@ -150,7 +150,7 @@ func TestLedgerEnter(t *testing.T) {
 // ever.
 func TestLedgerUnparksALargeOne(t *testing.T) {
 	q := &queue{}
-	b := newBooks(ledgerLimits{share: 1, low: 2, high: 3})
+	b := newBooks(ledgerLimits{shareBytes: 1, low: 2, high: 3})
 	b.room[q] = 9
 	it, other := b.message(q, "a", 100), b.message(q, "a", 100)
 	for _, it := range []*item{it, other} {
@@ -240,7 +240,7 @@ func TestLedgerPortion(t *testing.T) {
 func TestLedgerBooksAreRight(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := ledgerLimits{
-			share: rapid.Int64Range(1, 20).Draw(t, "share"), low: rapid.Int64Range(1, 40).Draw(t, "low"),
+			shareBytes: rapid.Int64Range(1, 20).Draw(t, "share"), low: rapid.Int64Range(1, 40).Draw(t, "low"),
 			high: rapid.Int64Range(1, 60).Draw(t, "high"), maxStash: rapid.IntRange(0, 5).Draw(t, "stash"),
 		}
 		b := newBooks(limits)

@@ -12,7 +12,8 @@ import (
 )
 
 // Node is one node of an outbox: it claims, hands on to sinks, and settles. Make one with
-// [New], and call [Node.Run] or [Node.Once], once.
+// [New], and call [Node.Run] or [Node.Once], once. [Node.Drain] and [Node.Stats] may be called from
+// any goroutine.
 type Node struct {
 	db     driver.DB
 	config Config

@@ -58,7 +58,7 @@ func (l *loop) start(ctx context.Context, usage *budget.Inflight, maxClaims int)
 	}, l.clock)
 	l.dispatch.overdue, l.dispatch.leftBehind = &l.stats.overdue, &l.stats.stuck
 	l.ledger = newLedger(
-		ledgerLimits{share: l.dispatch.shareBytes, low: params.LowBytes, high: params.HighBytes, maxStash: c.Stash},
+		ledgerLimits{shareBytes: l.dispatch.shareBytes, low: params.LowBytes, high: params.HighBytes, maxStash: c.Stash},
 		usage, l.stats, l.log, func(it *item, coming int) bool { return l.dispatch.accepts(it.queue, it.Namespace, coming) })
 	l.pace = pace{tick: c.Tick, fullRoom: (min(c.Batch, c.Queue) + 1) / 2, once: !l.live, maxClaims: int64(maxClaims)}
 	l.defaultQueue, l.taskQueues = l.dispatch.newQueue(c.Sink), map[string]*queue{}
