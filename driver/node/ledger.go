@@ -28,14 +28,14 @@ import (
 //	admit       suspect                   unread    added   its turn has come, and the outbox has noted it
 //	unpark      parked                    unread    added   it fits into its namespace's share again
 //	unstash     stashed                   unread    added   its queue has room again
-//	handOn      unread                    out       -       its payload was read
+//	handOn      unread                    out       -       its payload was read, or will never be
 //	stash       out                       stashed   off     its queue had no room after all
 //	park        out                       parked    off     bytes that wait keep claiming paused
 //	end         suspect, stashed, parked  as it is  -       it waits no more, and is to be settled
 //	leave       any                       -         off     settled, lost, or abandoned
 //
-// So bytes are added once and taken off once, by count and uncount alone, which only change
-// what is not, or is, counted. What a message's place is when it is settled says where it was last.
+// So bytes are added once and taken off once: by count and uncount alone, which do nothing where
+// that was done. The place of a message that is to be settled is the last one that it had.
 //
 // A namespace whose deliveries hang must not fill the budget, and so pause claiming for
 // all. Where claiming has been paused for a while and the bytes have not drained, those who
@@ -53,7 +53,7 @@ type ledger struct {
 	accepts func(it *item, coming int) bool
 
 	items    map[driver.Ref]*item // in flight
-	accounts map[string]*account  // by namespace; none that is empty
+	accounts map[string]*account  // by namespace
 	suspects suspects
 	stashes  []*stash       // by queue
 	stashed  int            // messages in them
@@ -133,6 +133,9 @@ func (l *ledger) admit(it *item) {
 
 // count adds a message's bytes.
 func (l *ledger) count(it *item) {
+	if it.counted {
+		return
+	}
 	it.counted = true
 	l.budget.Add(it.bytes)
 	l.account(it.Namespace).bytes += it.bytes

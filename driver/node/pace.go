@@ -15,7 +15,7 @@ import (
 //	the node was given other shards                   now: what they hold may have waited
 //	a claim came back full                            when there is room for half a one, or nothing is in flight
 //	a claim brought some                              when nothing is in flight: a ceiling may have held more back
-//	a claim brought none, others are in flight        as before, but no more because of room
+//	a claim brought none, others are in flight        as before, but not because of room
 //	a claim brought none, nothing was in flight       with the next tick
 //	a settle left a message due at that moment        with the next tick: the next claim would bring it again
 //
