@@ -1,4 +1,3 @@
-// Package integration holds the tests that need a real PostgreSQL.
 package integration
 
 import (
