@@ -26,7 +26,7 @@
 //	image          -  the container image: stop, kill, exit codes; skipped without Docker
 //	main           -  the one PostgreSQL of all tests, and how far they are
 //	map            0  this table
-//	migrate        -  migrations up, down, interrupted, refused, by other tools
+//	migrate      149  migrations up, down, interrupted, refused, by other tools
 //	node           -  the loop of a node, in this process and as several: leases, pauses,    1 2 3 4 8 9 10 11 12 13
 //	                  budgets, stops; chaos: what goes wrong with it, soak: all at once
 //	pause         12  pause and resume of a tenant, a route, or both
@@ -39,10 +39,10 @@
 //	restore       20  dumps, data alone, and a database that went back in time               2 3 4 9
 //	scenario      31  the files of testdata/scenarios: claims for people to read
 //	schema        42  the installed schema is the functions' and the migrations'; snapshots
-//	searchpath     -  objects of others in the search_path are never called
-//	session        -  settings of a role, and poolers, change nothing of what is read
-//	settle         -  complete, retry, fail, release, extend: fencing, attempts, backoff     2 8 9 10 15
-//	shards         -  the database shares shards out to nodes, and moves few                 1 4
+//	searchpath    23  objects of others in the search_path are never called
+//	session       37  settings of a role, and poolers, change nothing of what is read
+//	settle        12  complete, retry, fail, release, extend: fencing, attempts, backoff     2 8 9 10 15
+//	shards        20  the database shares shards out to nodes, and moves few                 1 4
 //	upgrade        -  an upgrade and the way back under traffic                              2
 //	views          -  the views messages, namespaces and nodes
 //
