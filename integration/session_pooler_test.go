@@ -84,7 +84,7 @@ func TestPoolerAndSweep(t *testing.T) {
 	}
 }
 
-// The package driver works behind pgbouncer, or a Sweeper refuses at the start and says
+// The package driver works behind pgbouncer, or a node refuses at the start and says
 // what to set.
 func TestPoolerAndDriver(t *testing.T) {
 	t.Parallel()
