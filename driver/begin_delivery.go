@@ -6,9 +6,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// BeginDelivery notes, before it is done, that the delivery of messages with Suspect above 0
-// begins, and how many of them the caller has under way together at most: the smaller that
-// is, the more a rescue knows of which of them killed the node (INV-10). A node delivers
+// BeginDelivery tells the outbox, before it happens, that the delivery of suspects (messages with
+// Suspect above 0) begins, and how many of them the caller delivers at once at most. The smaller
+// that number, the better a rescue can tell which of them killed the node (INV-10). A node delivers
 // up to 16 together that are suspect for the first time, up to 4 for the second, then one
 // by one. Call it, committed, before their payloads are read. It returns the refs of those that may
 // begin. The others must not: their claims were lost, or their rows are locked by another transaction.

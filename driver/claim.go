@@ -21,24 +21,46 @@ type ClaimRequest struct {
 	WithoutPayloads bool
 }
 
-// Claim claims due messages, fairly over namespaces, and commits. It returns them in
-// the order of service. It returns none where nothing is due, or where another claim has the
-// shards: it never waits for another claim. Where it fails, nothing was claimed, or, if the
+// Outcome is how a claim ended, beside what it brought.
+type Outcome string
+
+const (
+	Served     Outcome = "served"       // it brought messages
+	Cut        Outcome = "cut"          // it ended before it had looked at all: claim again at once, the next walk goes on there
+	CutPastEnd Outcome = "cut_past_end" // likewise, and the walk came past the last name: once in each round
+	AllRound   Outcome = "all_round"    // it brought none: nothing is due that it may claim
+	ShutOut    Outcome = "shut_out"     // it brought none, and another claim has some of the shards, or the node's name
+)
+
+// Claimed is what a claim brought, in the order of service, and how it ended.
+type Claimed struct {
+	Deliveries []Delivery
+	Outcome    Outcome
+}
+
+// Claim claims due messages, fairly over namespaces, and commits. It never waits for another
+// claim. Where it fails, nothing was claimed, or, if the
 // connection broke during the commit, what was claimed is due again when its lease has expired.
 //
 // The transaction is begun read committed, whatever the role's default: the counting
 // of quotas needs it. Where sessions are read only by default it fails: what settles the
 // messages would fail too.
-func Claim(ctx context.Context, db DB, r ClaimRequest) ([]Delivery, error) {
-	var deliveries []Delivery
+func Claim(ctx context.Context, db DB, r ClaimRequest) (Claimed, error) {
+	var c Claimed
 	err := readCommitted(ctx, db, func(tx pgx.Tx) (err error) {
-		deliveries, err = claim(ctx, tx, r)
+		if c.Deliveries, err = claim(ctx, tx, r); err != nil {
+			return err
+		}
+		if c.Outcome = Served; len(c.Deliveries) < r.Batch {
+			c.Outcome, err = queryOne[Outcome](ctx, tx,
+				`select coalesce(nullif(pg_catalog.current_setting('outbox.claim_outcome', true), ''), 'all_round')`)
+		}
 		return err
 	})
 	if err != nil {
-		return nil, wrap("claim", err)
+		return Claimed{}, wrap("claim", err)
 	}
-	return deliveries, nil
+	return c, nil
 }
 
 func claim(ctx context.Context, q Querier, r ClaimRequest) ([]Delivery, error) {

@@ -3,11 +3,11 @@
 // to enqueue messages; a consumer imports it to claim and settle them. To deliver messages to a
 // destination, use the loop of the package driver/node, which does all but the delivery.
 //
-// Each call is one SQL function, and has its name:
+// Each call is one SQL function, and has its name but for Obstacles, which is claim_obstacles:
 //
 //	for producers   Enqueue, EnqueueBatch, and EnqueueSQL, EnqueueBatchSQL for database/sql
 //	for workers     Claim, Payloads, BeginDelivery, Complete, Retry, Fail, Release, Extend,
-//	                Rescue, Prune, Heartbeat, Leave, NodeProcesses, Settings
+//	                Rescue, Prune, Heartbeat, Leave, NodeProcesses, Obstacles, Settings
 //	for operators   Cancel, Redrive
 //
 // What one enqueues is a [Message]. What a claim brings is a [Delivery]: the message, and the

@@ -75,8 +75,8 @@ func Enqueue(ctx context.Context, db Querier, m Message) (Enqueued, error) {
 // keys, so that calls with the same keys do not deadlock.
 //
 // Errors are those of Enqueue. Where the database refuses messages, its text gives
-// their positions, 1 the first, among those of the statement; which these are is
-// said where there are several.
+// their positions within the statement, from 1. With several statements, the error
+// says which.
 func EnqueueBatch(ctx context.Context, db Querier, ms []Message) ([]Enqueued, error) {
 	return enqueueBatch(ms, func(part []Message, found func(ord int32, id *int64)) error {
 		if err := checkEncoding(db); err != nil {
@@ -97,8 +97,8 @@ func EnqueueBatch(ctx context.Context, db Querier, ms []Message) ([]Enqueued, er
 }
 
 // Validate reports whether every outbox could take m, apart from the size of its
-// payload, for which each has its own limit. Enqueue calls it; so can who wants to
-// know before. The error matches [ErrBadArgument] and names the field.
+// payload, for which each has its own limit. Enqueue calls it; callers can use it to check
+// beforehand. The error matches [ErrBadArgument] and names the field.
 func (m Message) Validate() error {
 	for _, f := range []struct {
 		name, value string

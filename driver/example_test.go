@@ -94,12 +94,12 @@ func ExampleComplete() {
 		shards = append(shards, int32(shard))
 	}
 
-	deliveries, err := driver.Claim(ctx, pool, driver.ClaimRequest{Node: "biller", Shards: shards, Batch: 10})
+	claimed, err := driver.Claim(ctx, pool, driver.ClaimRequest{Node: "biller", Shards: shards, Batch: 10})
 	if err != nil {
 		log.Fatal(err)
 	}
 	errLost := errors.New("another claimer has the message")
-	for _, d := range deliveries {
+	for _, d := range claimed.Deliveries {
 		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, "insert into invoices (order_key) values ($1)", d.DispatchKey); err != nil {
 				return err

@@ -13,14 +13,14 @@ type HeartbeatRequest struct {
 	Process       string  // tells apart processes that use one name; empty: they are not told apart
 	Shards        []int32 // its own; nil: those that the outbox gives it; empty, not nil: none, it stops
 	Paused        string  // why it does not claim; empty: it claims
-	InFlightBytes int64
-	SeenToken     int64 // the largest claim token that the process has got; 0: none
+	InFlightBytes int64   // payload bytes claimed and not settled
+	SeenToken     int64   // the largest claim token that the process has got; 0: none
 }
 
 // Ownership is what the outbox answers to a heartbeat.
 type Ownership struct {
 	Shards     []int32       // those that the node owns now, in their order; empty, not nil: none
-	AgainIn    time.Duration // send the next heartbeat after this at the latest: another node may have lapsed by then
+	AgainIn    time.Duration // send the next heartbeat after this at the latest, 0: at once (another node may have lapsed by then), and within a third of the setting node_lapse
 	SharedName bool          // another process sends heartbeats under the same name
 	WentBack   bool          // the database had not drawn SeenToken yet: it went back in time
 }

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -147,6 +148,34 @@ func longNames(prefix string, n int) []string {
 	return names
 }
 
+// longHalves judges the sweeps of each half of the shards by themselves.
+func longHalves(judge func([][]modelClaimed) error) func([][]modelClaimed) error {
+	return func(sweeps [][]modelClaimed) error {
+		var halves [2][][]modelClaimed
+		for i, sweep := range sweeps {
+			halves[i%2] = append(halves[i%2], sweep)
+		}
+		return errors.Join(judge(halves[0]), judge(halves[1]))
+	}
+}
+
+// longLarge: the claims take turns at a full batch of the others, and at one of the large
+// messages, which nobody else pays for with a row.
+func longLarge(sweeps [][]modelClaimed) error {
+	large, others := 0, 0
+	for _, row := range slices.Concat(sweeps...) {
+		if row.Namespace == "large" {
+			large++
+		} else {
+			others++
+		}
+	}
+	if large != 6 || others != 600 {
+		return fmt.Errorf("%d sweeps served %d large messages and %d others, want 6 and 600", len(sweeps), large, others)
+	}
+	return nil
+}
+
 func longNamespace(c modelClaimed) string { return c.Namespace }
 func longRoute(c modelClaimed) string     { return c.Namespace + " " + c.Queue }
 func longShard(c modelClaimed) string     { return fmt.Sprint("shard ", c.Shard) }
@@ -182,6 +211,20 @@ func longRuns() map[string]longRun {
 		"INV-5 nodes that live for one sweep": {
 			setUp: longBacklog(50, 1, 20, 1), sweeps: 120, batch: 7, once: true,
 			judge: longGap(longNamespace, longNames("ns", 50), 8),
+		},
+		"INV-5 nodes that live for one sweep, the shards take turns": {
+			setUp: longBacklog(10, 1, 200, 1), sweeps: 60, batch: 5, once: true, turns: true,
+			judge: longHalves(longGap(longNamespace, longNames("ns", 10), 2)),
+		},
+		"INV-7 nodes that live for one sweep, the shards take turns": {
+			setUp: longBacklog(1, 4, 500, 1), sweeps: 60, batch: 2, once: true, turns: true,
+			judge: longHalves(longGap(longRoute, longRoutes(1, 4), 2)),
+		},
+		"INV-5 large payloads of one namespace": {
+			setUp: longBacklog(10, 1, 100, 100) + `
+				select count(outbox.enqueue('large', 'q1', 'large/' || k, decode(repeat('00', 30000), 'hex'))) from generate_series(1, 10) as k;`,
+			sweeps: 12, batch: 100, maxBytes: 20000, settle: true,
+			judge: longLarge,
 		},
 		"INV-5 max_bytes cuts within the first round": {
 			setUp: longBacklog(20, 1, 100, 100), sweeps: 200, batch: 100, maxBytes: 550,

@@ -172,6 +172,16 @@ func modelAround(names map[string]bool, cursor string) []string {
 	return slices.Concat(sorted[first:], sorted[:first])
 }
 
+// hasLarge reports whether a namespace has a due message that ends the claim alone: with a
+// payload of max_bytes or more. Such a message comes last, unless it is the first.
+func (o *modelOutbox) hasLarge(c modelClaim, namespace string) bool {
+	return len(o.all(func(m *modelMessage) bool {
+		return m.State == "pending" && m.Namespace == namespace && m.Visible <= c.now && slices.Contains(c.shards, m.Shard) && c.isLarge(m.Bytes)
+	})) > 0
+}
+
+func (c modelClaim) isLarge(bytes int) bool { return c.maxBytes > 0 && bytes >= c.maxBytes }
+
 // visit looks at one namespace.
 func (o *modelOutbox) visit(c modelClaim, namespace string) modelVisit {
 	q := o.quota(namespace)
@@ -222,19 +232,21 @@ func (o *modelOutbox) visits(c modelClaim) []modelVisit {
 // judge says what is wrong with the rows that a claim returned.
 func (o *modelOutbox) judge(c modelClaim, rows []modelClaimed) error {
 	visits := map[string]modelVisit{}
+	large := map[string]bool{}
 	active := 0
 	for _, v := range o.visits(c) {
 		visits[v.namespace] = v
+		large[v.namespace] = o.hasLarge(c, v.namespace)
 		if v.verdict == "eligible" {
 			active++
 		}
 	}
 	return errors.Join(
 		o.judgeRows(c, rows),
-		judgeOrder(c, active, rows),
-		judgeShares(c, visits, rows),
+		judgeOrder(c, active, large, rows),
+		judgeShares(c, visits, large, rows),
 		o.judgeBytes(c, visits, rows),
-		judgeRoutes(visits, rows),
+		judgeRoutes(visits, large, rows),
 		o.judgeLanes(c, rows),
 	)
 }
@@ -271,13 +283,20 @@ func (o *modelOutbox) judgeRows(c modelClaim, rows []modelClaimed) error {
 }
 
 // judgeOrder: each namespace's first row comes before anybody's second, and so on;
-// the rows up to the slice are pass 1.
-func judgeOrder(c modelClaim, active int, rows []modelClaimed) error {
+// the rows up to the slice are pass 1. A namespace with a large message, which comes last, is
+// left out: how many of its rows that message stands before cannot be told from here.
+func judgeOrder(c modelClaim, active int, large map[string]bool, rows []modelClaimed) error {
 	got := map[string]int{}
 	last := 0
 	for i, r := range rows {
 		got[r.Namespace]++
 		rank := got[r.Namespace]
+		if c.isLarge(r.Bytes) && i != len(rows)-1 {
+			return fmt.Errorf("INV-5: row %d of %d has %d bytes, which end the claim", i, len(rows), r.Bytes)
+		}
+		if large[r.Namespace] {
+			continue
+		}
 		if rank < last {
 			return fmt.Errorf("INV-5: row %d is the %d. of %q, after a %d. of another", i, rank, r.Namespace, last)
 		}
@@ -295,7 +314,7 @@ func judgeOrder(c modelClaim, active int, rows []modelClaimed) error {
 
 // judgeShares: nobody gets above its headroom, and nobody has two more than another
 // that could have had more.
-func judgeShares(c modelClaim, visits map[string]modelVisit, rows []modelClaimed) error {
+func judgeShares(c modelClaim, visits map[string]modelVisit, large map[string]bool, rows []modelClaimed) error {
 	got := map[string]int{}
 	for _, r := range rows {
 		got[r.Namespace]++
@@ -306,7 +325,7 @@ func judgeShares(c modelClaim, visits map[string]modelVisit, rows []modelClaimed
 		}
 	}
 	for _, v := range visits {
-		if v.verdict != "eligible" {
+		if v.verdict != "eligible" || large[v.namespace] {
 			continue
 		}
 		for name, n := range got {
@@ -346,10 +365,13 @@ func (o *modelOutbox) judgeBytes(c modelClaim, visits map[string]modelVisit, row
 
 // judgeRoutes: within a namespace, no route has two more than another that could have
 // had more, and each round over the routes is complete before the next.
-func judgeRoutes(visits map[string]modelVisit, rows []modelClaimed) error {
+func judgeRoutes(visits map[string]modelVisit, large map[string]bool, rows []modelClaimed) error {
 	got := map[modelLane]int{}
 	last := map[string]int{}
 	for i, r := range rows {
+		if large[r.Namespace] {
+			continue
+		}
 		got[r.modelLane]++
 		if got[r.modelLane] < last[r.Namespace] {
 			return fmt.Errorf("INV-7: row %d is the %d. of %v, after a %d. of another route", i, got[r.modelLane], r.modelLane, last[r.Namespace])
@@ -366,7 +388,7 @@ func judgeRoutes(visits map[string]modelVisit, rows []modelClaimed) error {
 	return nil
 }
 
-// judgeLanes: on each shard a route's rows are its oldest, in that order.
+// judgeLanes: on each shard a route's rows are its oldest, in that order, large ones aside.
 func (o *modelOutbox) judgeLanes(c modelClaim, rows []modelClaimed) error {
 	type shard struct {
 		modelLane
@@ -375,11 +397,13 @@ func (o *modelOutbox) judgeLanes(c modelClaim, rows []modelClaimed) error {
 	got := map[shard][]int64{}
 	for _, r := range rows {
 		at := shard{r.modelLane, r.Shard}
-		got[at] = append(got[at], r.ID)
+		if !c.isLarge(r.Bytes) {
+			got[at] = append(got[at], r.ID)
+		}
 	}
 	for at, ids := range got {
 		lane := o.all(func(m *modelMessage) bool {
-			return m.State == "pending" && m.modelLane == at.modelLane && m.Shard == at.shard
+			return m.State == "pending" && m.modelLane == at.modelLane && m.Shard == at.shard && !c.isLarge(m.Bytes)
 		})
 		slices.SortFunc(lane, func(a, b *modelMessage) int {
 			return cmp.Or(cmp.Compare(a.Visible, b.Visible), cmp.Compare(a.ID, b.ID))

@@ -25,6 +25,8 @@ type modelRun struct {
 	token   int64                      // the highest seen
 	expect  map[int64]modelExpect      // what the next compare may find, and takes over
 	waiting map[modelLane]modelServed  // node and namespace: who was served since it was
+	claims  map[modelLane]int          // likewise: claims of the node since then
+	isLarge map[modelLane]bool         // likewise: one of those met a message that ends the claim alone
 	route   map[modelRoute]modelServed // and route, likewise
 	waits   map[modelRoute]int         // how often its namespace was served without it
 }
@@ -52,7 +54,7 @@ type (
 func modelHistory(ctx context.Context, conn *pgx.Conn, seed uint64, steps int) error {
 	r := &modelRun{
 		conn: conn, rng: rand.New(rand.NewPCG(seed, seed)),
-		expect: map[int64]modelExpect{}, waiting: map[modelLane]modelServed{}, route: map[modelRoute]modelServed{},
+		expect: map[int64]modelExpect{}, waiting: map[modelLane]modelServed{}, claims: map[modelLane]int{}, isLarge: map[modelLane]bool{}, route: map[modelRoute]modelServed{},
 		waits: map[modelRoute]int{},
 	}
 	if err := r.setUp(ctx); err != nil {

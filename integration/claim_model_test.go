@@ -103,13 +103,16 @@ func (r *modelRun) claim(ctx context.Context) error {
 // start reads what decides where the claim goes on.
 func (r *modelRun) start(ctx context.Context, c *modelClaim) error {
 	if err := r.conn.QueryRow(ctx, `select extract(epoch from clock_timestamp())::float8,
-		  coalesce((select w.namespace from outbox.walk as w order by (w.node = $1) desc, w.claimed_at desc limit 1), '')`,
-		c.node).Scan(&c.now, &c.cursor); err != nil {
+		  coalesce((select w.namespace from outbox.walk as w
+		            order by w.node = $1 desc, w.edge_shards = s.shards desc, w.edge_shards && s.shards desc, w.claimed_at desc limit 1), '')
+		from (select array_agg(u.shard order by u.shard) as shards from unnest($2::int[]) as u(shard)) as s`,
+		c.node, c.shards).Scan(&c.now, &c.cursor); err != nil {
 		return err
 	}
 	c.routes = map[string]string{}
 	rows, err := r.conn.Query(ctx, `select distinct on (t.namespace) t.namespace, t.task_queue from outbox.route as t
-		order by t.namespace, (t.node = $1) desc, t.served_at desc`, c.node)
+		order by t.namespace, t.node = $1 desc, t.shard is not distinct from (select min(u.shard) from unnest($2::int[]) as u(shard)) desc,
+		  t.served_at desc`, c.node, c.shards)
 	if err != nil {
 		return err
 	}
@@ -250,8 +253,9 @@ func (r *modelRun) routes(namespace string) map[string]bool {
 }
 
 // judgeRotation: while a namespace waits that a node could have served each time, the
-// node serves no other one twice (INV-5); likewise for the routes of a namespace each
-// time that it is served (INV-7).
+// node serves no other one twice, or, where a claim met messages too large to go beside
+// others, makes no more claims than there are namespaces (INV-5); likewise for the routes of a
+// namespace each time that it is served (INV-7).
 func (r *modelRun) judgeRotation(c modelClaim, rows []modelClaimed) error {
 	served := map[string]bool{}
 	lanes := map[modelLane]bool{}
@@ -260,14 +264,22 @@ func (r *modelRun) judgeRotation(c modelClaim, rows []modelClaimed) error {
 		lanes[row.modelLane] = true
 	}
 	idle := map[string]bool{}
+	large := false
 	for _, v := range r.model.visits(c) {
 		idle[v.namespace] = v.verdict == "idle"
+		large = large || r.model.hasLarge(c, v.namespace)
 	}
 	for _, t := range r.tenants {
 		v := r.model.visit(c, t.name)
 		at := modelLane{c.node, t.name}
 		if v.verdict != "eligible" || served[t.name] {
 			delete(r.waiting, at)
+			delete(r.claims, at)
+			delete(r.isLarge, at)
+		} else if r.claims[at]++; r.claims[at] > len(r.tenants) {
+			return fmt.Errorf("INV-5: %q was passed over in %d claims of %s, with %d namespaces", t.name, r.claims[at], c.node, len(r.tenants))
+		} else if r.isLarge[at] = r.isLarge[at] || large; r.isLarge[at] {
+			continue
 		} else if twice := modelWait(r.waiting, at, served); twice != "" {
 			return fmt.Errorf("INV-5: %q was served twice by %s while %q waited", twice, c.node, t.name)
 		}
@@ -283,6 +295,12 @@ func (r *modelRun) judgeRotation(c modelClaim, rows []modelClaimed) error {
 // judgeRoutes: a namespace had its turn: it was served, or it was idle, which moves the
 // window of max_routes on. A route that had nothing due then has had its turn too.
 func (r *modelRun) judgeRoutes(c modelClaim, t modelTenant, lanes map[modelLane]bool) error {
+	if r.model.hasLarge(c, t.name) {
+		for _, q := range t.routes { // a route that only a large message kept out has not had its turn
+			delete(r.route, modelRoute{c.node, modelLane{t.name, q}})
+		}
+		return nil
+	}
 	queues := map[string]bool{}
 	for _, q := range t.routes {
 		if lanes[modelLane{t.name, q}] {

@@ -135,16 +135,31 @@ func mutants() map[string]mutant {
 			"claim_walk.sql", "for no key update skip locked", "", mutantAudit,
 		},
 		"INV-5 no rotation of namespaces": {
-			"claim_fair.sql", "v_cursor := coalesce(v_cursor, '')", "v_cursor := ''", mutantLong("INV-5 200 namespaces, batch 7"),
+			"walk_start.sql", "select w.namespace", "select ''::text", mutantLong("INV-5 200 namespaces, batch 7"),
 		},
 		"INV-5 the walk's cursor follows the walk where max_bytes cuts": {
-			"claim_fair.sql", "if v_pick.last_rank = 1 and", "if false and", mutantLong("INV-5 max_bytes cuts within the first round"),
+			"claim_fair.sql", "v_pick.left_out - 1", "null", mutantLong("INV-5 max_bytes cuts within the first round"),
 		},
 		"INV-5 new nodes start at the beginning": {
-			"claim_fair.sql", "order by w.claimed_at desc limit 1;", "where false limit 1;", mutantLong("INV-5 nodes that live for one sweep"),
+			"walk_start.sql", "w.claimed_at desc limit 1)", "w.claimed_at desc limit 0)", mutantLong("INV-5 nodes that live for one sweep"),
+		},
+		"INV-5 new nodes start where any other is": {
+			"walk_start.sql", "w.edge_shards = walk_start.shards desc, w.edge_shards && walk_start.shards desc, ", "",
+			mutantLong("INV-5 nodes that live for one sweep, the shards take turns"),
+		},
+		"INV-7 new nodes start at the route where any other is": {
+			"due_routes.sql", "t.shard is not distinct from due_routes.next_held[1] desc, ", "",
+			mutantLong("INV-7 nodes that live for one sweep, the shards take turns"),
+		},
+		"INV-5 a large payload ends the claim in its turn": {
+			"claim_pick.sql", "(p.bytes >= claim_pick.max_bytes and (p.rank > 1 or p.place > 0)) is true, ", "",
+			mutantLong("INV-5 large payloads of one namespace"),
+		},
+		"INV-5 a large payload never has its turn": {
+			"claim_pick.sql", "not c.taken and c.rank = 1", "false", mutantLong("INV-5 large payloads of one namespace"),
 		},
 		"INV-5 one namespace after the other": {
-			"claim_pick.sql", "window w as (order by p.rank", "window w as (order by p.i", mutantModel,
+			"claim_pick.sql", "is true, p.rank,", "is true, p.i,", mutantModel,
 		},
 		"INV-6 no second pass": {
 			"claim_pick.sql", "exit when v_left <= 0 or v_more = 0;", "exit;", mutantModel,

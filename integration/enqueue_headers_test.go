@@ -33,7 +33,8 @@ func TestHeadersThatGoCannotRead(t *testing.T) {
 	put(t, conn, "n", "q", "plain")
 	run(t, conn, `update outbox.message set headers = ('{"a":' || repeat('[', 10001) || repeat(']', 10001) || '}')::jsonb
 		where dispatch_key = 'deep'`)
-	messages, err := driver.Claim(t.Context(), db.Pool, driver.ClaimRequest{Node: "n1", Shards: one[[]int32](t, conn, "select outbox.all_shards()"), Batch: 10})
+	claimed, err := driver.Claim(t.Context(), db.Pool, driver.ClaimRequest{Node: "n1", Shards: one[[]int32](t, conn, "select outbox.all_shards()"), Batch: 10})
+	messages := claimed.Deliveries
 	if err != nil || len(messages) != 2 {
 		t.Fatalf("%d messages, %v", len(messages), err)
 	}

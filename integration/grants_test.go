@@ -23,7 +23,7 @@ var (
 	workerCalls = []string{
 		"claim_fair('n1', '{0}', 1)", "complete('{}', '{}')", "retry('{}', '{}')", "fail('{}', '{}')", "release('{}', '{}')",
 		"extend('{}', '{}')", "payloads('{}', '{}')", "begin_delivery('{}', '{}', 1)", "rescue()", "prune()", "heartbeat('n1')", "leave('n1')", "node_processes()", "all_shards()", "settings()",
-		"node_ceiling(1, 1, 1)",
+		"node_ceiling(1, 1, 1)", "claim_obstacles()",
 	}
 	operatorCalls = []string{
 		"explain_claim('n1', '{0}', 1)", "why('k')", "configure('{}')", "quota('n')", "set_quota('n', 1)",

@@ -186,7 +186,7 @@ func poolCalls(ctx context.Context, pool *pgxpool.Pool, rng *rand.Rand, name str
 		},
 		func(ctx context.Context) error {
 			claimed, err := driver.Claim(ctx, pool, driver.ClaimRequest{Node: fmt.Sprint("n", rng.IntN(6)), Shards: shards[rng.IntN(12):], Batch: 12})
-			for _, m := range claimed {
+			for _, m := range claimed.Deliveries {
 				how := rng.IntN(len(refs))
 				refs[how] = append(refs[how], m.Ref())
 			}

@@ -72,11 +72,13 @@ func TestSchemaDrift(t *testing.T) {
 		}
 	}
 	for i, script := range scripts {
-		texts := ""
-		if i == last {
-			texts = install.String()
+		switch at := section.FindStringIndex(script); {
+		case i == last:
+			script = section.ReplaceAllLiteralString(script, install.String())
+		case at != nil: // and without what is done with the functions, which are not there yet
+			script = script[:at[0]] + script[strings.LastIndex(script, "insert into outbox.migration"):]
 		}
-		execScript(t, conn, section.ReplaceAllLiteralString(script, texts))
+		execScript(t, conn, script)
 	}
 	if diff := lineDiff(migrated, describeSchema(t, conn, true)); diff != "" {
 		t.Errorf("migrating (-) and installing sql/functions (+) differ: run make snapshot\n%s", diff)

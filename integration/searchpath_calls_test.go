@@ -258,8 +258,9 @@ func driverCalls(t *testing.T, db *pgxpool.Pool, past querier, prefix string) {
 	shards := one[[]int32](t, past, "select outbox.all_shards()")
 	claim := func(without bool) (refs []driver.Ref) {
 		t.Helper()
-		messages, err := driver.Claim(ctx, db, driver.ClaimRequest{Node: "n1", Shards: shards, Batch: 100, MaxBytes: 1 << 20, WithoutPayloads: without})
+		claimed, err := driver.Claim(ctx, db, driver.ClaimRequest{Node: "n1", Shards: shards, Batch: 100, MaxBytes: 1 << 20, WithoutPayloads: without})
 		must("Claim", err)
+		messages := claimed.Deliveries
 		if len(messages) != len(want) {
 			t.Fatalf("%s: claimed %d messages, want %d", prefix, len(messages), len(want))
 		}

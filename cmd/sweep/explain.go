@@ -11,7 +11,7 @@ import (
 )
 
 type explainCmd struct {
-	Node     string        `default:"explain" help:"Plan the next claim of this node: it starts where the last claim of the node stopped, or for a name that never claimed, where the last claim of any node did (default ${default})."`
+	Node     string        `default:"explain" help:"Plan the next claim of this node: it starts where the last claim of the node stopped, or for a name that never claimed, where the last claim from the same shards did, or any (default ${default})."`
 	Shards   shards.Choice `default:"all" placeholder:"0-7,12" help:"Shards to claim from: all (the default), auto for those that --node owns, or a list."`
 	Batch    int           `default:"${node_batch}" help:"Most messages of the claim (default ${default})."`
 	MaxBytes *int64        `placeholder:"BYTES" env:"SWEEP_EXPLAIN_MAX_BYTES" help:"End the claim with the message that brings it to this many bytes of payload."`

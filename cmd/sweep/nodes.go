@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/shards"
+	"github.com/fairclaim/fairclaim/driver"
 )
 
 type nodesCmd struct {
@@ -30,6 +31,8 @@ Examples:
 type nodes struct {
 	Nodes   []nodeRow `json:"nodes"`
 	Unowned []int32   `json:"unowned_shards"` // no live node owns them
+
+	Obstacles []driver.Obstacle `json:"obstacles"` // who holds locks of claims and is not claiming
 }
 
 type nodeRow struct {
@@ -60,7 +63,8 @@ func readNodes(ctx context.Context, tx pgx.Tx, limit int) (n nodes, err error) {
 	if err := tx.QueryRow(ctx, `select outbox.unowned_shards()`).Scan(&n.Unowned); err != nil {
 		return n, fmt.Errorf("read which shards have no owner: %w", err)
 	}
-	return n, nil
+	n.Obstacles, err = driver.Obstacles(ctx, tx, false)
+	return n, err
 }
 
 // Run prints the nodes.
@@ -135,7 +139,8 @@ func (n nodeRow) inFlight() string {
 	return plural(*n.InFlight, "byte")
 }
 
-// printOwners prints names that two processes use, and shards without an owner.
+// printOwners prints names that two processes use, who holds locks of claims, and shards
+// without an owner.
 func (n nodes) printOwners(a *app, count int32) error {
 	for _, row := range n.Nodes {
 		if row.Live && len(row.Processes) > 1 {
@@ -143,6 +148,16 @@ func (n nodes) printOwners(a *app, count int32) error {
 				row.Node, visible(strings.Join(row.Processes, ", "))); err != nil {
 				return err
 			}
+		}
+	}
+	for _, o := range n.Obstacles {
+		held := plural(int64(o.Others), "other lock")
+		if len(o.Shards) > 0 {
+			held = "those of shards " + shards.Format(o.Shards) + ", " + held
+		}
+		if err := a.printf("%s holds locks of claims (%s) and is not claiming: nothing is claimed from its shards. To end it: %s",
+			visible(o.Session), held, visible(o.Remedy)); err != nil {
+			return err
 		}
 	}
 	switch len(n.Unowned) {

@@ -25,7 +25,7 @@ import (
 //	driver.TryAgain                                   refused a call  yes         no           no
 //	any other                                         refused a call  yes         no           yes
 //
-// A duty that the database refuses makes nothing wait: the duty comes round by itself.
+// A duty that the database refuses delays nothing else; it is tried again at its next time.
 //
 // The pause begins at 100 ms and doubles with each failed call, up to 10 s, and no more than a
 // quarter of the lease, so that leases can be extended in time; each is spread by a fifth. A call

@@ -78,15 +78,19 @@ func (l *loop) claim(ctx context.Context) {
 	before, inFlight := l.clock(), l.ledger.inFlight()
 	call, cancel := patient(ctx, l.patience())
 	defer cancel()
-	deliveries, err := driver.Claim(call, l.db, driver.ClaimRequest{
+	claimed, err := driver.Claim(call, l.db, driver.ClaimRequest{
 		Node: l.config.Node, Shards: l.shards, Batch: asked, MaxBytes: left, WithoutPayloads: true,
 	})
 	if !l.worked(ctx, err) {
 		return
 	}
 	l.stats.sweeps.Add(1)
+	deliveries := claimed.Deliveries
 	l.stats.claimed.Add(int64(len(deliveries)))
-	l.pace.claimed(asked, len(deliveries), inFlight)
+	l.pace.claimed(claim{at: before, took: l.clock() - before, asked: asked, brought: len(deliveries), inFlight: inFlight, outcome: claimed.Outcome})
+	if claimed.Outcome == driver.ShutOut && !l.live {
+		l.shutOut(ctx)
+	}
 	for i := range deliveries {
 		it := &item{Delivery: deliveries[i], bytes: deliveries[i].PayloadBytes, queue: l.defaultQueue}
 		if q, ok := l.taskQueues[it.TaskQueue]; ok {

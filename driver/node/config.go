@@ -34,7 +34,7 @@ type Config struct {
 
 	DeliveryTimeout time.Duration // one delivery, and how long its lease is extended; default 30 s
 	DrainTimeout    time.Duration // how long a drain waits for what is in flight; default 30 s
-	CallTimeout     time.Duration // one call of the database; default 15 s, but no more than a quarter of the lease
+	CallTimeout     time.Duration // one call of the database; default 15 s, but no more than a quarter of the lease, which counts as 4 s at least
 
 	RescueEvery    time.Duration // default 5 s, but no more than a quarter of the lease
 	HeartbeatEvery time.Duration // default 2 s, but no more than a quarter of the setting node_lapse

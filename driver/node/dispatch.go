@@ -24,13 +24,12 @@ var (
 // dispatch slots. Offering never blocks (INV-11). A goroutine lives while it has messages to
 // deliver. The lock is held for bookkeeping only, never while a sink works.
 //
-// A sink may not listen to its context. So a delivery that has not come back `grace` after its
+// A sink may not listen to its context. So a delivery that has not come back graceTime after its
 // time-out is left behind: its message counts as timed out, its slot takes the next message, and
 // what the sink returns in the end changes nothing. The goroutine that waits for the sink stays, and
 // with it the payload, which the budget counts no more. So at most `slots` deliveries of a queue
-// lose their slots to others: of further ones the slot is free only when the sink returns. A sink that
-// never returns comes to have all of its slots in use, with 2 * slots goroutines and payloads at
-// most. It holds up its own queue and nothing else; a namespace holds its share of the slots as before.
+// lose their slots to others: of further ones the slot is free only when the sink returns. If a
+// sink never returns, all its slots end up in use: at most 2 * slots goroutines and payloads. It holds up its own queue and nothing else; a namespace holds its share of the slots as before.
 type dispatcher struct {
 	clock func() int64 // monotonic nanoseconds
 

@@ -8,7 +8,8 @@
 //	claim.go     asks outbox.claim_fair for as much as there is room for
 //	ledger.go    enters each message: what is in flight, and whose bytes (INV-13)
 //	read.go      reads the payloads, in portions
-//	dispatch.go  hands each message to its sink, in a goroutine; never waits (INV-11)
+//	queue.go     keeps it for its sink: whose turn it is, and who has had its share
+//	dispatch.go  hands it to its sink, in a goroutine; never waits (INV-11)
 //	sink.go      Sink, what it may return, and judge, which reads that
 //	settle.go    tells the outbox: complete, retry, fail or release
 //	ledger.go    lets the message leave
@@ -22,8 +23,8 @@
 //
 // The database decides who is claimed. Inside a node, each sink has a queue and a number of
 // slots (Config.Slots), and namespaces take turns. A namespace holds at most a share of the slots and of the
-// bytes (Config.Share), so that a destination that hangs keeps none of the others waiting. What belongs
-// into a full queue is stashed: claimed, without its payload.
+// bytes (Config.Share), so that a destination that hangs keeps none of the others waiting. Messages for a
+// full queue are stashed: claimed, without their payloads.
 //
 // # Backpressure
 //
@@ -40,6 +41,6 @@
 // # Errors
 //
 // A sink says by its error what becomes of a message: see [Sink]. Errors of the database are logged and
-// tried again by Run; they end Once. The log's levels: Info for the course of things, Warn for what an operator may
+// tried again by Run; they end Once, unless [driver.TryAgain] says that the call may work when made again. The log's levels: Info for the course of things, Warn for what an operator may
 // want to look into, Error for what he must, Debug for single messages.
 package node

@@ -20,6 +20,7 @@ func (l *loop) attend(ctx context.Context) {
 	l.failures.write(l.log, l.clock(), l.draining)
 	l.attendTo(ctx, &l.duties.heartbeat, l.config.HeartbeatEvery, l.beat)
 	l.attendTo(ctx, &l.duties.prune, l.config.PruneEvery, l.prune)
+	l.attendTo(ctx, &l.duties.obstacles, obstaclesEvery, l.logObstacles)
 }
 
 // attendTo does a duty if it is time for it. The duty's next time is set before it is done, so

@@ -79,7 +79,7 @@ func (l *loop) stopped(ctx context.Context) bool {
 }
 
 // releaseUnanswered has the messages released whose delivery has not returned. The delivery
-// still reads the item, and what it returns is nobody's any more: so a copy is settled.
+// still reads the item, and nobody reads what it returns: so a copy is settled.
 func (l *loop) releaseUnanswered() {
 	answered := make(map[driver.Ref]bool, len(l.results))
 	for _, it := range l.results {

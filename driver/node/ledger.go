@@ -16,7 +16,8 @@ import (
 //	stashed  no               is not held   room in its queue
 //	parked   no               is not held   its namespace to hold less than its share
 //	unread   yes              is not held   its payload to be read
-//	out      yes              is held       its delivery, and then its settle
+//	out      yes              is held, until its delivery, and then its settle
+//	                          delivered
 //
 // and goes from place to place so; "counts" says what happens to its bytes:
 //
@@ -297,7 +298,7 @@ func (l *ledger) putBack(it *item) {
 	l.suspects.add(it)
 }
 
-// bytesByNamespace is what counts, by namespace.
+// bytesByNamespace returns the bytes that count, for each namespace.
 func (l *ledger) bytesByNamespace() map[string]int64 {
 	bytes := make(map[string]int64, len(l.accounts))
 	for namespace, a := range l.accounts {

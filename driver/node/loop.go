@@ -52,7 +52,7 @@ type loop struct {
 }
 
 // patient is a context for a call that changes who owns messages: where ctx ends under
-// way, the call still has a while to come back and say what it did. Cut off, a claim would
+// way, the call has a little time left to return and say what it did. Cut off, a claim would
 // leave messages to their leases that nobody works on.
 func patient(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	late, stop := grace.Context(ctx, graceTime)
@@ -63,8 +63,8 @@ func patient(ctx context.Context, timeout time.Duration) (context.Context, conte
 	}
 }
 
-// patience is how long a call may take: where one hangs, and the next, there must be time
-// left to extend leases.
+// patience is how long a call may take: if one call hangs, and then another, there must still
+// be time to extend leases.
 func (l *loop) patience() time.Duration {
 	return min(l.config.CallTimeout, max(l.outbox.Lease/4, time.Second))
 }

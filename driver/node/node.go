@@ -51,11 +51,11 @@ func (n *Node) Drain() { n.drainOnce.Do(func() { close(n.drain) }) }
 // sink works.
 func (n *Node) Run(ctx context.Context) error { return n.work(ctx, true, 0) }
 
-// Once works until a claim that was made with nothing in flight comes back empty, or,
-// with maxClaims above 0, for that many claims; then it finishes what is in flight. (A claim
-// that comes past config.max_visits namespaces, all paused or at their ceiling, is empty
-// too; the next Once goes on behind them.) It is no live node: it sends no heartbeats.
-// Otherwise as [Node.Run], but an error of the database ends it, and so does a sink that
+// Once works until a claim that is made with nothing in flight has looked at all and brings
+// nothing, or, with maxClaims above 0, for that many claims; then it finishes what is in flight.
+// While other claims have its shards, it tries again, for twice the setting claim_idle_timeout;
+// then it fails. It is no live node: it sends no heartbeats. Otherwise as [Node.Run], but an
+// error of the database ends it, unless the call may work when made again, and so does a sink that
 // hands back all that a claim brought as [Undelivered]: the next claim would bring it again.
 func (n *Node) Once(ctx context.Context, maxClaims int) error { return n.work(ctx, false, maxClaims) }
 

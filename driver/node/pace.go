@@ -1,8 +1,11 @@
 package node
 
 import (
+	"errors"
 	"math/rand/v2"
 	"time"
+
+	"github.com/fairclaim/fairclaim/driver"
 )
 
 // pace decides when the next claim is due, and when a Once has done its work. It belongs to
@@ -15,29 +18,53 @@ import (
 //	the node was given other shards                   now: what they hold may have waited
 //	a claim came back full                            when there is room for half a one, or nothing is in flight
 //	a claim brought some                              when nothing is in flight: a ceiling may have held more back
-//	a claim brought none, others are in flight        as before, but not because of room
+//	a claim brought none, others are in flight        as before, but no more because of room
 //	a claim brought none, nothing was in flight       with the next tick
+//	a claim was cut                                   after as long as it took: its walk must go on, but
+//	                                                  not take more than half of the time
+//	it was, and a whole round of such brought none    after as long as the round took, at least a tick, at most 5 s
 //	a settle left a message due at that moment        with the next tick: the next claim would bring it again
 //
 // A Once has done its work, and ends with an error or without:
 //
 //	what happened                                                              ends with
-//	a claim that was made with nothing in flight brought none                  nil
+//	a claim that was made with nothing in flight brought none: it looked at
+//	all, or claims that were cut have come past the last name twice            nil
 //	the claims that it may make were made                                      nil
 //	nothing is in flight, and since the last claim that was made with nothing
 //	in flight no message was tried, and a sink has handed one back             that message's error
+//	other claims have shut it out for longer than any may be left open         errShutOut
 type pace struct {
-	tick      time.Duration // time between claims while there is little to do, before jitter
-	fullRoom  int           // room for so many rows is worth a claim
-	once      bool          // a Once: it ends
-	maxClaims int64         // of a Once; 0: any number
+	tick         time.Duration // time between claims while there is little to do, before jitter
+	fullRoom     int           // room for so many rows is worth a claim
+	once         bool          // a Once: it ends
+	maxClaims    int64         // of a Once; 0: any number
+	shutOutLimit time.Duration // how long others may shut a Once out; above the setting claim_idle_timeout
 
-	nextAt    int64   // the next tick
-	sooner    earlier // than the next tick
-	claims    int64   // made so far
-	foundNone bool    // the last claim that was made with nothing in flight brought none
-	tried     bool    // since that claim, a message has been tried
-	handback  error   // since that claim, a sink has handed a message back with this
+	nextAt      int64         // the next tick
+	sooner      earlier       // than the next tick
+	claims      int64         // made so far
+	foundNone   bool          // the last claim that was made with nothing in flight brought none
+	emptyRounds int           // how often cut claims have come past the last name since one brought some
+	roundFrom   int64         // when the first cut claim of this round was made; 0: none was
+	roundServed bool          // a claim of this round brought some
+	shutOutFrom int64         // when the first of the claims that were shut out was made; 0: the last one was not
+	shutOutFor  time.Duration // since then
+	tried       bool          // since the last claim with nothing in flight, a message has been tried
+	handback    error         // since that claim, a sink has handed a message back with this
+}
+
+// longestRest is the longest pause after a round of cut claims that brought none.
+const longestRest = 5 * time.Second
+
+var errShutOut = errors.New("other claims hold the shards, or the node's name: see sweep nodes, and sweep explain")
+
+// claim is what pace must know of one.
+type claim struct {
+	at, took       int64 // clock time, and nanoseconds
+	asked, brought int   // rows
+	inFlight       int   // messages, before the claim
+	outcome        driver.Outcome
 }
 
 // earlier is what makes a claim due before its tick.
@@ -63,21 +90,58 @@ func (p *pace) due(now int64, room, inFlight int) bool {
 	return true
 }
 
-// claimed notes a claim: how many rows it asked for and brought, and how many messages were in
-// flight before it.
-func (p *pace) claimed(asked, brought, inFlight int) {
+// claimed notes a claim.
+func (p *pace) claimed(c claim) {
 	p.claims++
 	switch {
-	case brought == asked:
+	case c.brought == c.asked:
 		p.sooner = whenRoomOrWhenIdle
-	case brought > 0 || inFlight > 0 && p.sooner != atTick:
+	case c.brought > 0 || c.inFlight > 0 && p.sooner != atTick:
 		p.sooner = whenIdle
 	default:
 		p.sooner = atTick
 	}
-	if inFlight == 0 {
-		p.foundNone, p.tried, p.handback = brought == 0, false, nil
+	wasCut := c.outcome == driver.Cut || c.outcome == driver.CutPastEnd
+	if wasCut {
+		p.cut(c)
+	} else {
+		p.emptyRounds, p.roundFrom, p.roundServed = 0, 0, false
 	}
+	p.shutOutFor = 0
+	if c.outcome != driver.ShutOut {
+		p.shutOutFrom = 0
+	} else if p.shutOutFrom == 0 {
+		p.shutOutFrom = c.at
+	} else {
+		p.shutOutFor = time.Duration(c.at - p.shutOutFrom)
+	}
+	if c.inFlight == 0 {
+		done := c.outcome == driver.AllRound || wasCut && p.emptyRounds >= 2
+		p.foundNone, p.tried, p.handback = c.brought == 0 && done, false, nil
+	}
+}
+
+// cut notes a claim that was cut: the walk goes on soon, and at the end of a round that
+// brought none it rests.
+func (p *pace) cut(c claim) {
+	end := c.at + c.took
+	p.nextAt = min(p.nextAt, end+c.took)
+	if p.roundFrom == 0 {
+		p.roundFrom = c.at
+	}
+	if c.brought > 0 {
+		p.emptyRounds, p.roundServed = 0, true
+	}
+	if c.outcome != driver.CutPastEnd {
+		return
+	}
+	if !p.roundServed {
+		p.emptyRounds++
+		if !p.once {
+			p.nextAt = end + max(int64(p.tick), min(end-p.roundFrom, int64(longestRest)))
+		}
+	}
+	p.roundFrom, p.roundServed = 0, false
 }
 
 // hasTried notes that a message has been tried: a Once gets on.
@@ -99,6 +163,9 @@ func (p *pace) over(inFlight int) (bool, error) {
 	}
 	if inFlight == 0 && !p.tried && p.handback != nil {
 		return true, p.handback
+	}
+	if p.shutOutFor > p.shutOutLimit {
+		return true, errShutOut
 	}
 	return p.foundNone || p.maxClaims > 0 && p.claims >= p.maxClaims, nil
 }

@@ -33,7 +33,7 @@ func (p process) String() string {
 	return fmt.Sprintf("%s pid %d %s/%s/%s", p.host, p.pid, p.scope, p.start, rand.Text()[:6])
 }
 
-// gone reports whether a process, as a heartbeat sent it, ran on this machine and does no more.
+// gone reports whether a process, as a heartbeat sent it, ran on this machine and no longer runs.
 // False where that cannot be told.
 func (p process) gone(text string) bool {
 	if p.scope == "" || !strings.HasPrefix(text, p.host+" pid ") {

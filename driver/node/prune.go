@@ -6,8 +6,8 @@ import (
 	"github.com/fairclaim/fairclaim/driver"
 )
 
-// pruneRest is how many times as long as a full chunk took the loop leaves prune alone
-// after that: while there is more, prune takes a quarter of the loop's time, and the
+// pruneRest: after a full chunk the loop leaves prune alone for so many times as long as that
+// chunk took. While there is more, prune takes a quarter of the loop's time, and the
 // claims and settles the rest. A chunk of 1,000 that takes 25 ms makes 10,000 a second.
 const pruneRest = 3
 

@@ -197,9 +197,9 @@ func (q *queue) withdraw() []*item {
 	return waiting
 }
 
-// takeBack takes out messages that wait, until their payloads come to need bytes; none, where all
-// that wait would not come to that. Whoever holds most gives first, and of that what would be
-// delivered last. held is the payload bytes in flight of each namespace; those taken are taken off.
+// takeBack takes out messages that wait, until their payloads come to need bytes. It takes nothing
+// where all waiting payloads together are less than that. It takes first from whoever holds most,
+// and there the message whose delivery is furthest off. held is the payload bytes in flight of each namespace; those taken are taken off.
 func (qs *queues) takeBack(need int64, held map[string]int64) []*item {
 	lines := map[string][]*item{}
 	waiting := int64(0)

@@ -27,8 +27,8 @@ func (l *loop) takeDelivered() {
 	}
 }
 
-// settleAll settles what has been delivered, one call for each verdict. What a call fails
-// for is tried again, until the lease is gone and the answer is that it is lost.
+// settleAll settles what has been delivered, one call for each verdict. Where a call fails,
+// its messages are tried again until the leases are gone and the answer is that they are lost.
 func (l *loop) settleAll(ctx context.Context) {
 	if len(l.results) == 0 || !l.mayCall() {
 		return
@@ -97,8 +97,8 @@ func (l *loop) settle(ctx context.Context, items []*item, call func(context.Cont
 	}
 }
 
-// setPace tells the pace what a settled message means for the next claim. A parked one that is
-// given back says nothing: no sink has seen it, and the budget keeps it from coming again.
+// setPace tells the pace what a settled message means for the next claim. A parked message
+// that is released does not change the pace: no sink has seen it, and the budget keeps it from coming again.
 func (l *loop) setPace(it *item, lost bool) {
 	if it.verdict != toRelease {
 		l.pace.hasTried()

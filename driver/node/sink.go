@@ -48,7 +48,7 @@ func (f SinkFunc) Deliver(ctx context.Context, m driver.Delivery) error { return
 var ErrSinkClosed = errors.New("sink is closed")
 
 // ErrSettled is what a Sink returns, alone or wrapped, for a message that it has settled
-// itself: with [Complete] in the transaction of its own work, so that both are one.
+// itself: with [driver.Complete] in the transaction of its own work, so that both are one.
 var ErrSettled = errors.New("the sink has settled the message")
 
 type permanentError struct{ err error }
@@ -74,7 +74,7 @@ func (e *retryAfterError) Error() string { return e.err.Error() }
 func (e *retryAfterError) Unwrap() error { return e.err }
 
 // RetryAfter marks err as temporary: the message is due again after delay, in
-// place of the policy's backoff. It is for who knows better than the policy: with short
+// place of the policy's backoff. Use it if you know better than the policy: with short
 // delays the attempts are soon used up. For a time that a destination asks for, as by the
 // header Retry-After, use [RetryNotBefore]. A negative delay counts as 0. RetryAfter(nil, d)
 // is nil.

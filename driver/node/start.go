@@ -60,7 +60,10 @@ func (l *loop) start(ctx context.Context, usage *budget.Inflight, maxClaims int)
 	l.ledger = newLedger(
 		ledgerLimits{shareBytes: l.dispatch.shareBytes, low: params.LowBytes, high: params.HighBytes, maxStash: c.Stash},
 		usage, l.stats, l.log, func(it *item, coming int) bool { return l.dispatch.accepts(it.queue, it.Namespace, coming) })
-	l.pace = pace{tick: c.Tick, fullRoom: (min(c.Batch, c.Queue) + 1) / 2, once: !l.live, maxClaims: int64(maxClaims)}
+	l.pace = pace{
+		tick: c.Tick, fullRoom: (min(c.Batch, c.Queue) + 1) / 2, once: !l.live, maxClaims: int64(maxClaims),
+		shutOutLimit: 2 * l.outbox.ClaimIdleTimeout,
+	}
 	l.defaultQueue, l.taskQueues = l.dispatch.newQueue(c.Sink), map[string]*queue{}
 	for taskQueue, sink := range c.Routes {
 		l.taskQueues[taskQueue] = l.dispatch.newQueue(sink)
@@ -68,6 +71,7 @@ func (l *loop) start(ctx context.Context, usage *budget.Inflight, maxClaims int)
 	l.duties.settings.at = l.clock() + int64(jitter(c.HeartbeatEvery))
 	l.duties.heartbeat.off = !l.live
 	l.duties.prune.off = c.PruneEvery < 0
+	l.duties.obstacles.off = !l.live
 	if l.live {
 		l.leaveForTheGone(ask, self)
 	}
@@ -80,8 +84,8 @@ func (l *loop) start(ctx context.Context, usage *budget.Inflight, maxClaims int)
 }
 
 // leaveForTheGone gives up the shards of nodes of this machine whose process is gone, killed
-// perhaps: they would wait until its heartbeat lapses. It is an attempt: what fails here
-// is left to the lapse.
+// perhaps: they would wait until its heartbeat lapses. This is best effort: what fails
+// here is left to the lapse.
 func (l *loop) leaveForTheGone(ctx context.Context, self process) {
 	processes, err := driver.NodeProcesses(ctx, l.db)
 	if err != nil {

@@ -25,7 +25,8 @@ type suspectLine struct {
 	items     []*item
 }
 
-// company is how many suspects may be under way together with one that was suspect so often.
+// company is with how many others at most, itself counted, a message may be delivered that has
+// been a suspect this many times.
 func company(suspect int32) int {
 	switch suspect {
 	case 1:

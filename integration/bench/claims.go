@@ -61,11 +61,12 @@ const inFlight = 1
 // Then, untimed, it settles the claim before and replaces what that had brought.
 func (c *claimer) turn(ctx context.Context, batch int) error {
 	start := time.Now()
-	messages, err := driver.Claim(ctx, c.via, driver.ClaimRequest{Node: c.node, Shards: c.shards, Batch: batch})
+	claimed, err := driver.Claim(ctx, c.via, driver.ClaimRequest{Node: c.node, Shards: c.shards, Batch: batch})
 	took := time.Since(start)
 	if err != nil {
 		return err
 	}
+	messages := claimed.Deliveries
 	if len(messages) != batch && !c.some {
 		return fmt.Errorf("%s: a claim of %d brought %d", c.node, batch, len(messages))
 	}

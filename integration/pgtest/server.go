@@ -63,13 +63,14 @@ type Options struct {
 // settings are the server settings that o asks for.
 func (o Options) settings() map[string]string {
 	all := map[string]string{
-		"max_connections":     "200",
-		"timezone":            "UTC",
-		"log_timezone":        "UTC",
-		"log_min_messages":    "warning",
-		"log_line_prefix":     "%m [%p] %u@%d ",
-		"lc_messages":         "C",
-		"password_encryption": "scram-sha-256",
+		"max_connections":           "200",
+		"max_prepared_transactions": "10",
+		"timezone":                  "UTC",
+		"log_timezone":              "UTC",
+		"log_min_messages":          "warning",
+		"log_line_prefix":           "%m [%p] %u@%d ",
+		"lc_messages":               "C",
+		"password_encryption":       "scram-sha-256",
 	}
 	if !o.Durable {
 		all["fsync"] = "off"

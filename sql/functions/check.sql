@@ -1,4 +1,4 @@
--- requires: bad_argument.sql audit_messages.sql audit_claims.sql audit_indexes.sql audit_schema.sql audit_bindings.sql audit_names.sql
+-- requires: bad_argument.sql audit_messages.sql audit_claims.sql audit_indexes.sql audit_schema.sql audit_bindings.sql audit_names.sql audit_locks.sql
 create or replace function outbox.check(newest bigint default null, max int default 100)
 returns table (guarantee text, subject text, detail text, hint text)
 language plpgsql stable security definer
@@ -28,6 +28,8 @@ begin
     select f.* from outbox.audit_bindings() as f
     union all
     select f.* from outbox.audit_names() as f
+    union all
+    select f.* from outbox.audit_locks() as f
     union all
     select f.* from outbox.audit_indexes("check".newest is null) as f
     union all

@@ -1,4 +1,4 @@
--- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql lock_class.sql node_lock.sql span.sql
+-- requires: check_claim.sql next_held.sql walk_start.sql claim_walk.sql claim_pick.sql lock_class.sql node_lock.sql span.sql
 create or replace function outbox.claim_fair(node text, shards int[], batch int, max_bytes bigint default null,
                                              payloads boolean default true)
 returns table (id bigint, claim_token bigint, namespace text, task_queue text, dispatch_key text, shard int,
@@ -17,10 +17,16 @@ set plan_cache_mode = force_generic_plan
 as $$
 -- Claims up to batch due messages on these shards for this node, fairly: every active
 -- namespace gets its slice of the batch, capped by its headroom; what is left is shared
--- out in rounds. With max_bytes the claim ends with the row that reaches it. Rows come
--- back in the order of service. An empty result means nothing to do, or nothing to serve
--- among as many namespaces as one claim visits (the next one goes on behind them), or that
--- another claim of the same node, or of all the shards, is under way: it never waits for one.
+-- out in rounds. With max_bytes the claim ends with the row that reaches it, and a payload
+-- of that many bytes comes last, unless it is the first. Rows come back in the order of service. A claim never waits for another one. How it ended stands in
+-- the setting outbox.claim_outcome until the transaction ends, for current_setting():
+--
+--   served        it brought messages
+--   cut           it visited config.max_visits namespaces, or ran out of time, before it had
+--                 looked at all: claim again at once, the next walk goes on there
+--   cut_past_end  the same, and the walk came past the last name: once in each round
+--   all_round     it brought none: nothing is due that it may claim
+--   shut_out      it brought none, and another claim has some of the shards, or the node's name
 --
 -- Without payloads, payload and headers are null: whoever claims reads them with payloads(),
 -- as they fit into its memory, once the claim is committed. Then the messages have not begun
@@ -59,8 +65,10 @@ begin
     perform outbox.bad_argument('claim_fair', 'payloads', 'is null', 'Give true to get payloads, false to read them later.');
   end if;
   if claim_fair.max_bytes <= 0 or cardinality(v_shards) = 0 then
+    perform set_config('outbox.claim_outcome', 'all_round', true);
     return;
   end if;
+  perform set_config('outbox.claim_outcome', 'shut_out', true); -- unless it gets further
   if current_setting('idle_in_transaction_session_timeout')::interval not between '1 ms' and v_config.claim_idle_timeout then
     -- A claim left open would hold its shards: it may not stay open for long.
     perform set_config('idle_in_transaction_session_timeout',
@@ -85,15 +93,9 @@ begin
   v_now := clock_timestamp();
   v_until := v_now + outbox.span(v_config.lease);
 
-  -- 3. Whom to serve. A node that has never claimed goes on where any other is, so
-  -- that nodes that live for one sweep rotate too.
-  select w.namespace, w.round, w.edge, w.edge_shards into v_cursor, v_round, v_edge, v_edges
-  from outbox.walk as w where w.node = claim_fair.node;
-  if not found then
-    select w.namespace, w.round into v_cursor, v_round from outbox.walk as w order by w.claimed_at desc limit 1;
-  end if;
-  v_cursor := coalesce(v_cursor, '');
-  v_round := coalesce(v_round, 0);
+  -- 3. Whom to serve.
+  select w.namespace, w.round, w.edge, w.edge_shards into strict v_cursor, v_round, v_edge, v_edges
+  from outbox.walk_start(claim_fair.node, v_shards) as w;
   if v_edges is null or not v_held <@ v_edges then
     v_edges := v_held; -- other shards than it knows the edge of
     v_edge := 0;
@@ -109,13 +111,16 @@ begin
                          case when not v_walk.more then v_walk.rounds[1] end, v_now, true, v_config) as p
   where v_walk.active > 0;
 
+  perform set_config('outbox.claim_outcome', case
+    when v_walk.more and v_walk.active < claim_fair.batch then case when v_walk.wrapped then 'cut_past_end' else 'cut' end
+    when v_pick.ids is not null then 'served'
+    when v_held <> v_shards then 'shut_out'
+    else 'all_round' end, true);
+
   -- 5. Where the next claim goes on: behind the last namespace that the walk came to,
-  -- or, where max_bytes ended the claim within rank 1, behind the last one served. A
-  -- walk all around that served none leaves everything as it is.
-  v_last := cardinality(v_walk.namespaces);
-  if v_pick.last_rank = 1 and claim_fair.max_bytes <= v_pick.last_bytes then
-    v_last := v_pick.picked[cardinality(v_pick.picked)];
-  end if;
+  -- or, where max_bytes left some out, with the first of those. A walk all around that
+  -- served none leaves everything as it is.
+  v_last := coalesce(v_pick.left_out - 1, cardinality(v_walk.namespaces));
   if v_pick.ids is not null or v_walk.more then
     v_token := nextval('outbox.claim_token') + floor(random() * 4194304)::bigint; -- see the sequence's migration
     if v_token <= (select max(w.edge) from outbox.walk as w) then
@@ -138,11 +143,11 @@ begin
           claimed = excluded.claimed, edge = excluded.edge, edge_shards = excluded.edge_shards;
   end if;
   if v_walk.idle is not null or v_pick.many is not null then
-    insert into outbox.route as t (namespace, node, task_queue, served_at)
-    select u.namespace, claim_fair.node, u.task_queue, v_now
+    insert into outbox.route as t (namespace, node, task_queue, served_at, shard)
+    select u.namespace, claim_fair.node, u.task_queue, v_now, v_held[1]
     from unnest(v_pick.many || v_walk.idle, v_pick.many_at || v_walk.idle_at) as u(namespace, task_queue)
     on conflict on constraint route_pkey do update
-      set task_queue = excluded.task_queue, served_at = excluded.served_at
+      set task_queue = excluded.task_queue, served_at = excluded.served_at, shard = excluded.shard
       where t.task_queue <> excluded.task_queue;
   end if;
   if v_pick.ids is null then

@@ -4,7 +4,7 @@ create or replace function outbox.claim_pick(
   routes text[], route_of int[], width int, held int[], next_held int[],
   batch int, max_bytes bigint, turn bigint, now timestamptz, for_claim boolean, config outbox.config,
   out ids bigint[], out tids tid[], out shards int[], out attempts int[], out suspects int[], out passes int[],
-  out picked int[], out last_rank int, out last_bytes bigint, out many text[], out many_at text[])
+  out picked int[], out left_out int, out many text[], out many_at text[])
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -17,6 +17,11 @@ as $$
 -- comes before rank 2 of any. Ranks up to the slice are pass 1, ceil(batch / active);
 -- what the batch still holds behind them is pass 2. So one order gives both passes, and
 -- the claim is its first batch rows, or up to the row that reaches max_bytes.
+--
+-- A payload of max_bytes or more ends the claim whatever is before it. So it comes behind all
+-- others, and costs nobody else the turn; but not where it is the very first one, so that it
+-- has its turn too: left_out is the first namespace, by index, whose row of rank 1 max_bytes or
+-- batch kept out, and the next walk begins there, with the same lanes.
 --
 -- Only so many rows are read as can be taken: from each namespace what it needs (at
 -- first its slice), from each of its routes an equal part of that, lane by lane. A route
@@ -236,21 +241,25 @@ begin
     select p.*, row_number() over w as n,
            coalesce(sum(p.bytes) over (w rows between unbounded preceding and 1 preceding), 0) as bytes_before
     from placed as p
-    window w as (order by p.rank,
+    window w as (order by (p.bytes >= claim_pick.max_bytes and (p.rank > 1 or p.place > 0)) is true, p.rank,
       -- A turn that max_bytes could cut short within rank 1 would pass over those
       -- that it started behind: then the walk's own order stands, and goes on there.
       case when claim_pick.turn is not null
                 and (claim_pick.max_bytes is null
                      or (select sum(f.bytes) from placed as f where f.rank = 1) < claim_pick.max_bytes)
            then (p.place - claim_pick.turn % p.places + p.places) % p.places else p.place end)
+  ), cut as (
+    select o.*, o.n <= claim_pick.batch and (claim_pick.max_bytes is null or o.bytes_before < claim_pick.max_bytes) as taken
+    from ordered as o
   )
-  select array_agg(o.id), array_agg(o.tid), array_agg(o.shard), array_agg(o.attempt), array_agg(o.suspect),
-         array_agg(case when o.rank <= v_slice then 1 else 2 end), array_agg(o.i), array_agg(o.route),
-         max(o.rank), max(o.bytes_before + o.bytes)
-  into ids, tids, shards, attempts, suspects, passes, picked, v_route, last_rank, last_bytes
-  from (select o.* from ordered as o
-        where o.n <= claim_pick.batch and (claim_pick.max_bytes is null or o.bytes_before < claim_pick.max_bytes)
-        order by o.n) as o;
+  select array_agg(c.id) filter (where c.taken), array_agg(c.tid) filter (where c.taken),
+         array_agg(c.shard) filter (where c.taken), array_agg(c.attempt) filter (where c.taken),
+         array_agg(c.suspect) filter (where c.taken),
+         array_agg(case when c.rank <= v_slice then 1 else 2 end) filter (where c.taken),
+         array_agg(c.i) filter (where c.taken), array_agg(c.route) filter (where c.taken),
+         min(c.i) filter (where not c.taken and c.rank = 1)
+  into ids, tids, shards, attempts, suspects, passes, picked, v_route, left_out
+  from (select c.* from cut as c order by c.n) as c;
 
   if false = any (claim_pick.soles) then
     v_have := array_fill(null::int, array[v_count]); -- the last route, a namespace

@@ -3,16 +3,18 @@ create or replace function outbox.due_routes(namespace text, node text, next_hel
 returns table (n int, task_queue text, due boolean)
 language sql stable
 -- The routes of a namespace that have due messages on held shards and are not paused,
--- out of the first max_routes from behind the one that the node served last (or any node, if
--- this one never did). The last of max_routes is here even if it is not due: so far has
--- the claim looked. Lazy: the caller's LIMIT says how many it needs.
+-- out of the first max_routes from behind the one that the node served last (where it never did,
+-- that another node did, best one whose first shard is the same: see walk_start). The last of
+-- max_routes is here even if it is not due: so far has the claim looked. Lazy: the caller's
+-- LIMIT says how many it needs.
 begin atomic
   select r.n, r.task_queue, y.due
   from (select coalesce(
           (select t.task_queue from outbox.route as t
            where t.namespace = due_routes.namespace and t.node = due_routes.node),
           (select t.task_queue from outbox.route as t
-           where t.namespace = due_routes.namespace order by t.served_at desc limit 1), '') as after
+           where t.namespace = due_routes.namespace
+           order by t.shard is not distinct from due_routes.next_held[1] desc, t.served_at desc limit 1), '') as after
         offset 0) as s -- apart, for the next call to be inlined
   cross join lateral (
     select x.* from outbox.walk_routes(due_routes.namespace, s.after) as x

@@ -1,4 +1,4 @@
--- requires: check_claim.sql next_held.sql claim_walk.sql claim_pick.sql hold_reason.sql paused_routes.sql count_due.sql lock_holders.sql
+-- requires: check_claim.sql next_held.sql walk_start.sql claim_walk.sql claim_pick.sql hold_reason.sql paused_routes.sql count_due.sql claim_locks.sql node_lock.sql shards_text.sql
 create or replace function outbox.explain_claim(
   node text, shards int[], batch int, max_bytes bigint default null, "only" text default null)
 returns table (namespace text, due bigint, claimed int, quota int, ceiling int, headroom int, slice int,
@@ -34,18 +34,20 @@ begin
   v_shards := outbox.check_claim('explain_claim', explain_claim.node, explain_claim.shards, explain_claim.batch, v_config);
   v_held := v_shards;
   for v_row in
-    select h.pid, h.session, bool_or(h.shard is null) as is_node,
-           array_agg(h.shard order by h.shard) filter (where h.shard = any (v_shards)) as shards
-    from outbox.lock_holders(explain_claim.node) as h
-    group by h.pid, h.session order by h.pid
+    select l.session || case when l.stray then format(', which is not claiming (to end it: %s)', l.remedy) else '' end as session,
+           bool_or(l.key < 0) as is_node, bool_or(l.stray) as stray, array_agg(l.key order by l.key) filter (where l.key = any (v_shards)) as shards
+    from outbox.claim_locks() as l
+    where l.key between 0 and 1023 or l.key = outbox.node_lock(explain_claim.node)
+    group by 1, l.pid order by l.pid
   loop
     if v_row.is_node then
-      reason := format('the claim would be empty: node %s is claiming in %s', quote_literal(explain_claim.node), v_row.session);
+      reason := format(case when v_row.stray then 'the claim would be empty: the lock of node %s is held by %s'
+                            else 'the claim would be empty: node %s is claiming in %s' end, quote_literal(explain_claim.node), v_row.session);
       return next;
     end if;
     if v_row.shards is not null then
       v_held := array(select s.shard from unnest(v_held) as s(shard) where s.shard <> all (v_row.shards));
-      reason := format('shards %s are held by %s and left out', array_to_string(v_row.shards, ', '), v_row.session);
+      reason := format('shards %s are held by %s and left out', outbox.shards_text(v_row.shards), v_row.session);
       return next;
     end if;
   end loop;
@@ -60,12 +62,7 @@ begin
   end if;
   v_next := outbox.next_held(v_held, v_config.shard_count);
 
-  select w.namespace, w.round into v_to, v_turn from outbox.walk as w where w.node = explain_claim.node;
-  if not found then
-    select w.namespace, w.round into v_to, v_turn from outbox.walk as w order by w.claimed_at desc limit 1;
-  end if;
-  v_to := coalesce(v_to, '');
-  v_turn := coalesce(v_turn, 0);
+  select w.namespace, w.round into strict v_to, v_turn from outbox.walk_start(explain_claim.node, v_shards) as w;
   for v_row in
     with walk as materialized (
       select w.* from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), explain_claim.batch,

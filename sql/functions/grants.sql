@@ -29,7 +29,7 @@ begin
   perform outbox.grant_producer(grant_worker.role);
   execute format('grant execute on function outbox.claim_fair, outbox.complete, outbox.retry, outbox.fail, '
     'outbox.payloads, outbox.begin_delivery, outbox.release, outbox.extend, outbox.rescue, outbox.prune, outbox.heartbeat, outbox.leave, outbox.node_processes, '
-    'outbox.all_shards, outbox.settings, outbox.node_ceiling to %I', grant_worker.role);
+    'outbox.all_shards, outbox.settings, outbox.claim_obstacles, outbox.node_ceiling to %I', grant_worker.role);
 end $$;
 comment on function outbox.grant_worker is 'Lets a role enqueue, claim and settle';
 revoke all on function outbox.grant_worker from public;

@@ -1,4 +1,4 @@
--- requires: suspect_text.sql live_shards.sql check_key.sql next_held.sql claim_walk.sql hold_reason.sql time_text.sql pause_text.sql
+-- requires: claim_locks.sql suspect_text.sql live_shards.sql check_key.sql next_held.sql claim_walk.sql hold_reason.sql time_text.sql pause_text.sql
 create or replace function outbox.why(dispatch_key text)
 returns table (id bigint, namespace text, task_queue text, shard int, state text, attempts int,
                reason text, next_at timestamptz, failures text[])
@@ -63,7 +63,10 @@ begin
            then format('%s until %s', case when v_pending.attempt > 0 then 'waits after a failed attempt' else 'delayed' end,
                        outbox.time_text(v_pending.visible_after, v_now)) end,
       v_hold,
-      case when v_nodes > 0 and v_owners is null then format('no live node owns its shard %s', v_pending.shard) end);
+      case when v_nodes > 0 and v_owners is null then format('no live node owns its shard %s', v_pending.shard) end,
+      (select format('nothing is claimed from its shard %s: that is locked by %s, which is not claiming; to end it: %s',
+                     v_pending.shard, l.session, l.remedy)
+       from outbox.claim_locks() as l where l.key = v_pending.shard and l.stray limit 1));
     if reason = '' then
       reason := format('due: goes when the walk comes to it, on %s',
                        coalesce(v_owners, 'whichever sweep claims its shard next; no node sends heartbeats'));

@@ -1,0 +1,118 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fairclaim/fairclaim/integration/pgtest"
+)
+
+// strayTake takes advisory locks of the outbox's claims, as any role can.
+func strayTake(t *testing.T, conn *pgx.Conn, keys ...int) {
+	t.Helper()
+	class := one[int](t, conn, `select c.oid::int from pg_class as c where c.oid = 'outbox.pending'::regclass`)
+	for _, key := range keys {
+		run(t, conn, fmt.Sprintf(`select pg_advisory_lock(%d, %d)`, class, key))
+	}
+}
+
+// strayTold wants the stranger named, with the way to be rid of it, by everything that an
+// operator asks.
+func strayTold(t *testing.T, conn *pgx.Conn, holder, remedy string) {
+	t.Helper()
+	for what, sql := range map[string]string{
+		"claim_obstacles": `select o.session || ' ' || o.remedy from outbox.claim_obstacles() as o`,
+		"check":           `select c.subject || ' ' || c.hint from outbox.check() as c where c.detail like 'holds the locks of shards 0, %'`,
+		"explain_claim":   `select e.reason from outbox.explain_claim('node', outbox.all_shards(), 10) as e where e.reason like 'shards 0, %'`,
+		"why": `select w.reason from (select m.dispatch_key from outbox.messages as m where m.shard = 0 and m.status = 'pending' limit 1) as m
+			cross join lateral outbox.why(m.dispatch_key) as w`,
+	} {
+		if text := one[string](t, conn, sql); !strings.Contains(text, holder) || !strings.Contains(text, remedy) {
+			t.Errorf("%s says %q, without %q or %q", what, text, holder, remedy)
+		}
+	}
+}
+
+// TestStrayLock: a role without any right takes the locks of half of the shards, of a node and of the
+// sharing-out. Claims never wait for it and serve the other shards (INV-11); everything that an operator
+// asks says who it is and how to be rid of it, and says nothing of those who claim.
+func TestStrayLock(t *testing.T) {
+	t.Parallel()
+	db := setUp(t, longBacklog(1, 1, 400, 1))
+	a, b := withoutWaiting(t, db.Connect(t)), withoutWaiting(t, db.Connect(t))
+	open := begin(t, b)
+	run(t, open, `select outbox.claim_fair('open', '{15}', 1)`)
+	if n := one[int](t, a, `select count(*)::int from outbox.claim_obstacles()`); n != 0 {
+		t.Errorf("a claim is taken for %d strangers", n)
+	}
+	if n := one[int](t, a, `select count(*)::int from outbox.claim_obstacles(claims => true) as o where o.shards = '{15}'`); n != 1 {
+		t.Errorf("a claim that is under way is listed %d times, want 1", n)
+	}
+	commit(t, open)
+
+	stranger := db.Connect(t, pgtest.Param("application_name", "stranger"))
+	strayTake(t, stranger, append(longShards()[:8], one[int](t, a, `select outbox.node_lock('held')`), 1025)...)
+	rows := claimOn(t, a, "node", longShards(), 50)
+	wantClaimed(t, "a claim beside the stranger", rows, 50)
+	for _, r := range rows {
+		if r.Shard < 8 {
+			t.Errorf("message %d is claimed from shard %d, which the stranger holds", r.ID, r.Shard)
+		}
+	}
+	wantClaimed(t, "a claim by the name that it holds", claimOn(t, a, "held", longShards(), 50), 0)
+	if n := one[int](t, a, `select cardinality(h.owned) from outbox.heartbeat('node') as h`); n != 0 {
+		t.Errorf("a heartbeat was given %d shards while somebody else has the lock of the sharing-out", n)
+	}
+	strayTold(t, a, "(stranger, ", fmt.Sprintf("select pg_terminate_backend(%d)", stranger.PgConn().PID()))
+	if out := sweep(t, db.DSN, "nodes"); !strings.Contains(out, "(those of shards 0-7, 2 other locks)") {
+		t.Errorf("sweep nodes does not name the stranger:\n%s", out)
+	}
+	if err := stranger.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, a, `select count(*) = 0 from outbox.claim_obstacles()`)
+	wantClaimed(t, "a claim when the stranger has gone", claimOn(t, a, "held", longShards()[:8], 50), 50)
+}
+
+// TestStrayPrepared: a transaction that was prepared with a claim in it holds its shards and its
+// node's name until somebody ends it; from claim_idle_timeout on it is named as forgotten.
+func TestStrayPrepared(t *testing.T) {
+	t.Parallel()
+	db := setUp(t, longBacklog(1, 1, 400, 1)+`select outbox.configure('{"claim_idle_timeout": "10 min"}')`)
+	conn := withoutWaiting(t, db.Connect(t))
+	if one[string](t, conn, `select current_setting('max_prepared_transactions')`) == "0" {
+		t.Skip("max_prepared_transactions is 0 here: no transaction can be prepared")
+	}
+	run(t, conn, `begin isolation level read committed`)
+	rows := claimOn(t, conn, "node", longShards(), 10)
+	gid := "forgotten " + one[string](t, conn, `select current_database()::text`)
+	run(t, conn, fmt.Sprintf(`prepare transaction '%s'`, gid))
+	t.Cleanup(func() { _, _ = conn.Exec(context.Background(), fmt.Sprintf(`rollback prepared '%s'`, gid)) })
+
+	wantClaimed(t, "a claim beside it", claimOn(t, conn, "other", longShards(), 10), 0)
+	if n := one[int](t, conn, `select count(*)::int from outbox.claim_obstacles()`); n != 0 {
+		t.Errorf("%d strangers while the transaction may still be committed", n)
+	}
+	run(t, conn, `select outbox.configure('{"claim_idle_timeout": "100 ms"}')`)
+	await(t, conn, `select count(*) = 1 from outbox.claim_obstacles()`)
+	strayTold(t, conn, fmt.Sprintf("transaction '%s', prepared by ", gid), fmt.Sprintf("rollback prepared '%s'", gid))
+	run(t, conn, fmt.Sprintf(`commit prepared '%s'`, gid))
+	if n := one[int](t, conn, `select count(*)::int from outbox.claimed as c where c.id = any ($1)`, idsOf(rows)); n != len(rows) {
+		t.Errorf("%d of %d rows of the prepared claim are claimed after its commit", n, len(rows))
+	}
+	wantClaimed(t, "a claim when it has ended", claimOn(t, conn, "node", longShards(), 10), 10)
+}
+
+// TestStrayLockOnce: sweep once, which a stranger shuts out, fails and says whose locks these are.
+func TestStrayLockOnce(t *testing.T) {
+	t.Parallel()
+	db := setUp(t, `select outbox.configure('{"claim_idle_timeout": "200 ms"}');`+longBacklog(3, 1, 10, 1))
+	stranger := db.Connect(t, pgtest.Param("application_name", "stranger"))
+	strayTake(t, stranger, longShards()...)
+	sweepFails(t, db.DSN, 1, []string{"once", "--sink", "stdout"}, "other claims hold the shards",
+		fmt.Sprintf("select pg_terminate_backend(%d)", stranger.PgConn().PID()))
+}
