@@ -72,6 +72,7 @@ func TestCLIOnceWebhooks(t *testing.T) {
 func TestCLIOnceSummary(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
+	run(t, db.Pool, `select outbox.configure('{"retry_base": "10 min"}')`) // it still waits when why looks
 	put(t, db.Pool, "acme", "good", "g")
 	put(t, db.Pool, "acme", "bad", "b")
 	args := []string{"once", "--sink", "exec:true", "--route", "bad=exec:false", "--json"}

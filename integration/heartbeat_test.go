@@ -157,7 +157,6 @@ func TestProcessesOfOneName(t *testing.T) {
 func TestHeartbeatLeftOpen(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	run(t, db.Pool, `select outbox.configure('{"claim_idle_timeout": "300 ms"}')`)
 	open := begin(t, db.Connect(t))
 	run(t, open, "select outbox.heartbeat('open')")
 	conn := impatient(t, db.Connect(t))
@@ -167,6 +166,11 @@ func TestHeartbeatLeftOpen(t *testing.T) {
 	if !one[bool](t, conn, "select not outbox.leave('n2')") {
 		t.Error("n2 has left")
 	}
+	if err := open.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run(t, db.Pool, `select outbox.configure('{"claim_idle_timeout": "300 ms"}')`)
+	run(t, begin(t, db.Connect(t)), "select outbox.heartbeat('open')")
 	await(t, conn, "select cardinality(owned) = 16 from outbox.heartbeat('n1')")
 }
 
