@@ -51,9 +51,12 @@ func Claim(ctx context.Context, db DB, r ClaimRequest) (Claimed, error) {
 		if c.Deliveries, err = claim(ctx, tx, r); err != nil {
 			return err
 		}
-		if c.Outcome = Served; len(c.Deliveries) < r.Batch {
-			c.Outcome, err = queryOne[Outcome](ctx, tx,
-				`select coalesce(nullif(pg_catalog.current_setting('outbox.claim_outcome', true), ''), 'all_round')`)
+		if c.Outcome = Served; len(c.Deliveries) == r.Batch {
+			return nil
+		}
+		outcome, err := queryOne[*Outcome](ctx, tx, `select pg_catalog.current_setting('outbox.claim_outcome', true)`)
+		if c.Outcome = AllRound; outcome != nil && *outcome != "" { // else the function is of a version that does not say
+			c.Outcome = *outcome
 		}
 		return err
 	})
