@@ -48,9 +48,8 @@ func TestMigrateRefusesTransactionPooler(t *testing.T) {
 			if after := sessionsOf(t, dsn); after != before {
 				t.Errorf("the pooler's sessions have %s, before %s", after, before)
 			}
-			if n := one[int](t, db.Pool, "select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())"); n > 0 {
-				t.Errorf("%d advisory locks are left on the pooler's sessions", n)
-			}
+			// The migrator that went past the pooler may take a moment to end.
+			await(t, db.Pool, "select count(*) = 0 from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())")
 		})
 	}
 }

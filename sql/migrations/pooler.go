@@ -17,7 +17,7 @@ var ErrPooler = errors.New("the connection goes through a pooler in transaction 
 	"connect to PostgreSQL itself, or by a pooler in session mode")
 
 const (
-	poolerRounds  = 3
+	poolerRounds  = 20              // a busy pooler may give the same sessions a few times
 	poolerTimeout = 5 * time.Second // for a second session
 )
 
