@@ -284,8 +284,12 @@ func (c stateCall) judge(t *testing.T, s stateSession) error {
 	return nil
 }
 
-// work is how many rows a plan reads or throws away.
+// work is how many rows a plan reads or throws away. Locks do not count: they are those of the
+// whole server, which runs other tests too, and no table's.
 func (n planNode) work() int {
+	if n.Function == "pg_lock_status" {
+		return 0
+	}
 	rows := n.Removed + n.Unjoined + n.Rechecked
 	if strings.HasSuffix(n.Type, "Scan") || n.Type == "Materialize" {
 		rows += n.Rows

@@ -13,7 +13,9 @@ declare
 begin
   select array_agg(distinct l.objid::bigint::bit(32)::int) into v_keys
   from pg_locks as l
-  where l.locktype = 'advisory' and l.classid = 'outbox.pending'::regclass and l.objsubid = 2 and l.pid is distinct from pg_backend_pid();
+  where l.locktype = 'advisory' and l.classid = 'outbox.pending'::regclass and l.objsubid = 2 and l.granted
+    and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+    and l.pid is distinct from pg_backend_pid();
   if v_keys is null then
     return;
   end if;
