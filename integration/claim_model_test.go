@@ -295,9 +295,13 @@ func (r *modelRun) judgeRotation(c modelClaim, rows []modelClaimed) error {
 // judgeRoutes: a namespace had its turn: it was served, or it was idle, which moves the
 // window of max_routes on. A route that had nothing due then has had its turn too.
 func (r *modelRun) judgeRoutes(c modelClaim, t modelTenant, lanes map[modelLane]bool) error {
-	if r.model.hasLarge(c, t.name) {
-		for _, q := range t.routes { // a route that only a large message kept out has not had its turn
-			delete(r.route, modelRoute{c.node, modelLane{t.name, q}})
+	if r.model.hasLarge(c, t.name) { // what a large message kept out has not had its turn
+		for _, q := range t.routes {
+			lane := modelLane{t.name, q}
+			delete(r.route, modelRoute{c.node, lane})
+			if lanes[lane] || r.model.paused(lane) || r.model.due(lane, c.shards, c.now) == 0 {
+				delete(r.waits, modelRoute{c.node, lane})
+			}
 		}
 		return nil
 	}
