@@ -53,6 +53,12 @@ func TestStrayLock(t *testing.T) {
 		t.Errorf("a claim that is under way is listed %d times, want 1", n)
 	}
 	commit(t, open)
+	cancel := begin(t, b)
+	run(t, cancel, `select outbox.cancel('{1.1.400}')`)
+	if n := one[int](t, a, `select count(*)::int from outbox.claim_obstacles()`); n != 0 {
+		t.Error("a cancel is taken for a stranger")
+	}
+	commit(t, cancel)
 
 	stranger := db.Connect(t, pgtest.Param("application_name", "stranger"))
 	strayTake(t, stranger, append(longShards()[:8], one[int](t, a, `select outbox.node_lock('held')`), 1025)...)

@@ -9,9 +9,10 @@ as $$
 begin
   return query
   select 'locks', o.session,
-         concat_ws(' and ', 'holds the locks of shards ' || outbox.shards_text(o.shards),
-                   case when o.others > 0 then format('holds %s locks of nodes, heartbeats or cancels', o.others) end)
-         || ', and is not claiming: nothing is claimed from these shards',
+         'holds ' || concat_ws(' and ', 'the locks of shards ' || outbox.shards_text(o.shards),
+                   case when o.others > 0 then format('%s locks of nodes, heartbeats or cancels', o.others) end)
+         || ', and is not claiming'
+         || case when o.shards <> '{}' then ': nothing is claimed from these shards' else '' end,
          'To end it: ' || o.remedy
   from outbox.claim_obstacles() as o;
 end $$;

@@ -5,8 +5,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 -- Which of these locks of claims are held by somebody who is not claiming: any role can take an
--- advisory lock. A claim reads outbox.config before it locks anything, so its transaction has a
--- lock on that table, which strangers have not (one that wants to pose as a claim can get it). A
+-- advisory lock. Claims, heartbeats and cancels read outbox.config before they lock anything, so each
+-- transaction of theirs has a lock on that table, which strangers have not (one that wants to pose as a claim can get it). A
 -- transaction that was prepared with a claim in it is a stranger from config.claim_idle_timeout
 -- on: nobody may ever end it.
 --

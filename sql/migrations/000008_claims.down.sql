@@ -66,6 +66,22 @@ drop function outbox.stray_keys(keys int[]);
 -- dropped: sql/functions/prepared_locks.sql
 drop function outbox.prepared_locks();
 
+-- >>> sql/functions/cancel_lock.sql
+-- requires: lock_class.sql
+create or replace function outbox.cancel_lock()
+returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+  -- Cancels wait for each other: each locks two lists of messages, pending and claimed, and
+  -- may have to begin again, so that no order of ids keeps two from a deadlock. The key is
+  -- behind those of shards.
+  select pg_advisory_xact_lock(outbox.lock_class(), 1024);
+$$;
+comment on function outbox.cancel_lock is 'Makes cancels wait for each other';
+revoke all on function outbox.cancel_lock from public;
+-- <<< sql/functions/cancel_lock.sql
+
 -- >>> sql/functions/check.sql
 -- requires: bad_argument.sql audit_messages.sql audit_claims.sql audit_indexes.sql audit_schema.sql audit_bindings.sql audit_names.sql
 create or replace function outbox.check(newest bigint default null, max int default 100)

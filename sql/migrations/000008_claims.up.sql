@@ -60,8 +60,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 -- Which of these locks of claims are held by somebody who is not claiming: any role can take an
--- advisory lock. A claim reads outbox.config before it locks anything, so its transaction has a
--- lock on that table, which strangers have not (one that wants to pose as a claim can get it). A
+-- advisory lock. Claims, heartbeats and cancels read outbox.config before they lock anything, so each
+-- transaction of theirs has a lock on that table, which strangers have not (one that wants to pose as a claim can get it). A
 -- transaction that was prepared with a claim in it is a stranger from config.claim_idle_timeout
 -- on: nobody may ever end it.
 --
@@ -195,15 +195,33 @@ as $$
 begin
   return query
   select 'locks', o.session,
-         concat_ws(' and ', 'holds the locks of shards ' || outbox.shards_text(o.shards),
-                   case when o.others > 0 then format('holds %s locks of nodes, heartbeats or cancels', o.others) end)
-         || ', and is not claiming: nothing is claimed from these shards',
+         'holds ' || concat_ws(' and ', 'the locks of shards ' || outbox.shards_text(o.shards),
+                   case when o.others > 0 then format('%s locks of nodes, heartbeats or cancels', o.others) end)
+         || ', and is not claiming'
+         || case when o.shards <> '{}' then ': nothing is claimed from these shards' else '' end,
          'To end it: ' || o.remedy
   from outbox.claim_obstacles() as o;
 end $$;
 comment on function outbox.audit_locks is 'The part of check() about locks that strangers hold';
 revoke all on function outbox.audit_locks from public;
 -- <<< sql/functions/audit_locks.sql
+
+-- >>> sql/functions/cancel_lock.sql
+-- requires: lock_class.sql
+create or replace function outbox.cancel_lock()
+returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+  -- Cancels wait for each other: each locks two lists of messages, pending and claimed, and
+  -- may have to begin again, so that no order of ids keeps two from a deadlock. The key is
+  -- behind those of shards. The read of outbox.config tells a cancel from a stranger (see stray_keys).
+  select c.shard_count from outbox.config as c;
+  select pg_advisory_xact_lock(outbox.lock_class(), 1024);
+$$;
+comment on function outbox.cancel_lock is 'Makes cancels wait for each other';
+revoke all on function outbox.cancel_lock from public;
+-- <<< sql/functions/cancel_lock.sql
 
 -- >>> sql/functions/check.sql
 -- requires: bad_argument.sql audit_messages.sql audit_claims.sql audit_indexes.sql audit_schema.sql audit_bindings.sql audit_names.sql audit_locks.sql
