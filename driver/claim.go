@@ -39,8 +39,8 @@ type Claimed struct {
 }
 
 // Claim claims due messages, fairly over namespaces, and commits. It never waits for another
-// claim. Where it fails, nothing was claimed, or, if the
-// connection broke during the commit, what was claimed is due again when its lease has expired.
+// claim. Where it fails, nothing was claimed, or, if the connection broke during the commit,
+// what was claimed is due again when its lease has expired.
 //
 // The transaction is begun read committed, whatever the role's default: the counting
 // of quotas needs it. Where sessions are read only by default it fails: what settles the

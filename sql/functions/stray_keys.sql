@@ -5,10 +5,10 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 -- Which of these locks of claims are held by somebody who is not claiming: any role can take an
--- advisory lock. Claims, heartbeats and cancels read outbox.config before they lock anything, so each
--- transaction of theirs has a lock on that table, which strangers have not (one that wants to pose as a claim can get it). A
--- transaction that was prepared with a claim in it is a stranger from config.claim_idle_timeout
--- on: nobody may ever end it.
+-- advisory lock. Claims, heartbeats and cancels read outbox.config before they lock anything, so
+-- their transactions have a lock on that table. Strangers have none, unless they want to pose as
+-- a claim. A transaction that was prepared with a claim in it is a stranger from
+-- config.claim_idle_timeout on: nobody may ever end it.
 --
 -- One look at pg_locks is not of one moment: it may find the advisory lock of a claim and not
 -- its lock on the table, as a claim begins or ends. Hence three looks, 10 ms apart: a stranger
