@@ -55,7 +55,7 @@ image: ## Build the container image of sweep; IMAGE=NAME:TAG, BASE=debian:13 to 
 	@BASE=$(BASE) integration/images/sweep $(IMAGE)
 
 .PHONY: test
-test: postgres pgbouncer ## Run all tests, those against a real PostgreSQL included
+test: postgres pgbouncer prometheus chromium ## Run all tests, those against a real PostgreSQL included
 	@echo "compiling, some minutes on a new machine"
 	@$(call compile,$(RACE) ./...)
 	@echo "testing; each package reports when it ends"
@@ -91,7 +91,7 @@ model: ## Check the model of the claim protocol in docs/model, and that it finds
 	@docs/model/check
 
 .PHONY: bench
-bench: postgres ## Measure beside River and pgmq: QUICK=1 ONLY=latency,bloat PGMQ_SQL=FILE JSON=FILE MARKDOWN=FILE
+bench: postgres ## Measure beside River and pgmq: QUICK=1 ONLY=latency,rivals PGMQ_SQL=FILE JSON=FILE MARKDOWN=FILE
 	@cd integration/bench && go run . $(if $(QUICK),-quick) $(if $(ONLY),-only '$(ONLY)') \
 		$(if $(PGMQ_SQL),-pgmq '$(abspath $(PGMQ_SQL))') $(if $(JSON),-json '$(abspath $(JSON))') \
 		$(if $(MARKDOWN),-markdown '$(abspath $(MARKDOWN))')
@@ -131,4 +131,18 @@ postgres:
 pgbouncer:
 	@if [ -z "$$PGBOUNCER" ] && ! command -v pgbouncer >/dev/null && ! [ -x /usr/sbin/pgbouncer ]; then \
 		$(call install,pgbouncer); \
+	fi
+
+# So are those of the alert rules and the dashboard.
+.PHONY: prometheus
+prometheus:
+	@if ! command -v prometheus >/dev/null || ! command -v promtool >/dev/null; then \
+		$(call install,prometheus); \
+	fi
+
+# The tests of the pages in a browser are skipped where there is none.
+.PHONY: chromium
+chromium:
+	@if [ -z "$$CHROMIUM" ] && ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null; then \
+		$(call install,chromium); \
 	fi

@@ -3,7 +3,6 @@ package driver
 import (
 	"context"
 	"encoding/json"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -27,7 +26,7 @@ type Outcome string
 const (
 	Served     Outcome = "served"       // it brought messages
 	Cut        Outcome = "cut"          // it ended before it had looked at all: claim again at once, the next walk goes on there
-	CutPastEnd Outcome = "cut_past_end" // likewise, and the walk came past the last name: once in each round
+	CutPastEnd Outcome = "cut_past_end" // likewise, and the walk came past the end of the ring: once in each round
 	AllRound   Outcome = "all_round"    // it brought none: nothing is due that it may claim
 	ShutOut    Outcome = "shut_out"     // it brought none, and another claim has some of the shards, or the node's name
 )
@@ -66,47 +65,60 @@ func Claim(ctx context.Context, db DB, r ClaimRequest) (Claimed, error) {
 	return c, nil
 }
 
+// claimSQL has a message's due_at where it is finite, else created_at: what has always been due has
+// been so since it was there. (No message is claimed before it is due, so it is never 'infinity'.)
+const claimSQL = `select c.id, c.claim_token, c.namespace, c.task_queue, c.dispatch_key, c.shard, c.attempt,
+       c.content_type, c.headers::pg_catalog.text, c.payload,
+       (extract(epoch from c.lease_until) operator(pg_catalog.*) 1000000)::bigint, c.pass, c.payload_bytes, c.suspect,
+       ` + microsOf + `c.created_at` + endMicros + `,
+       ` + microsOf + `case when pg_catalog.isfinite(c.due_at) then c.due_at else c.created_at end` + endMicros + `,
+       (extract(epoch from c.claimed_at) operator(pg_catalog.*) 1000000)::bigint
+from outbox.claim_fair($1::pg_catalog.text, $2::int[], $3::int, $4::bigint, $5::boolean) as c`
+
 func claim(ctx context.Context, q Querier, r ClaimRequest) ([]Delivery, error) {
 	var maxBytes *int64
 	if r.MaxBytes > 0 {
 		maxBytes = &r.MaxBytes
 	}
-	rows, err := q.Query(ctx, `select c.id, c.claim_token, c.namespace, c.task_queue, c.dispatch_key, c.shard, c.attempt,
-       c.content_type, c.headers::pg_catalog.text, c.payload,
-       (extract(epoch from c.lease_until) operator(pg_catalog.*) 1000000)::bigint, c.pass, c.payload_bytes, c.suspect
-from outbox.claim_fair($1::pg_catalog.text, $2::int[], $3::int, $4::bigint, $5::boolean) as c`,
-		r.Node, r.Shards, r.Batch, maxBytes, !r.WithoutPayloads)
+	rows, err := q.Query(ctx, claimSQL, r.Node, r.Shards, r.Batch, maxBytes, !r.WithoutPayloads)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Delivery, error) {
-		var d Delivery
-		var headers *string
-		var leaseUntil int64 // microseconds
-		err := row.Scan(&d.ID, &d.ClaimToken, &d.Namespace, &d.TaskQueue, &d.DispatchKey, &d.Shard, &d.Attempt,
-			&d.ContentType, &headers, (*bytea)(&d.Payload), &leaseUntil, &d.Pass, &d.PayloadBytes, &d.Suspect)
-		if err != nil {
-			return d, err
+	// All rows are scanned into the same variables: those of each row would be allocated.
+	var deliveries []Delivery
+	var d Delivery
+	seen := map[string]string{}
+	_, err = pgx.ForEachRow(rows, []any{
+		&d.ID, &d.ClaimToken,
+		interned{&d.Namespace, seen},
+		interned{&d.TaskQueue, seen},
+		&d.DispatchKey, &d.Shard, &d.Attempt,
+		interned{&d.ContentType, seen},
+		(*headersText)(&d.Headers), (*bytea)(&d.Payload), (*instant)(&d.LeaseUntil), &d.Pass, &d.PayloadBytes, &d.Suspect,
+		(*instant)(&d.CreatedAt), (*instant)(&d.DueAt), (*instant)(&d.ClaimedAt),
+	}, func() error {
+		d.Probe = d.Pass == 0
+		if deliveries == nil {
+			deliveries = make([]Delivery, 0, min(r.Batch, 128))
 		}
-		d.LeaseUntil = time.UnixMicro(leaseUntil)
-		if headers != nil {
-			d.Headers = parseHeaders(*headers)
-		}
-		return d, nil
+		deliveries = append(deliveries, d)
+		d = Delivery{} // the next one must not be scanned into the same bytes
+		return nil
 	})
+	return deliveries, err
 }
 
 // parseHeaders reads the headers' JSON object. Values that are not strings, which only
 // SQL can have written, become their JSON text. An object that Go cannot read (it nests
 // deeper than encoding/json goes) comes whole, under an empty name: it must not be the
 // reason that the claim, and with it every other message, is given up.
-func parseHeaders(object string) map[string]string {
-	if object == "{}" {
+func parseHeaders(object []byte) map[string]string {
+	if string(object) == "{}" {
 		return nil
 	}
 	var raw map[string]json.RawMessage
-	if json.Unmarshal([]byte(object), &raw) != nil {
-		return map[string]string{"": object}
+	if json.Unmarshal(object, &raw) != nil {
+		return map[string]string{"": string(object)}
 	}
 	headers := make(map[string]string, len(raw))
 	for name, value := range raw {

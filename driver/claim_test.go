@@ -11,7 +11,7 @@ func FuzzParseHeaders(f *testing.F) {
 		f.Add(object)
 	}
 	f.Fuzz(func(t *testing.T, object string) {
-		got := parseHeaders(object)
+		got := parseHeaders([]byte(object))
 		var want map[string]any
 		if json.Unmarshal([]byte(object), &want) != nil {
 			if len(got) != 1 || got[""] != object {

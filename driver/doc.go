@@ -3,11 +3,13 @@
 // to enqueue messages; a consumer imports it to claim and settle them. To deliver messages to a
 // destination, use the loop of the package driver/node, which does all but the delivery.
 //
-// Each call is one SQL function, and has its name but for Obstacles, which is claim_obstacles:
+// Each call is one SQL function, and has its name but for Obstacles, which is claim_obstacles,
+// SurveyNamed, which is survey_namespaces, and ReadHorizon:
 //
 //	for producers   Enqueue, EnqueueBatch, and EnqueueSQL, EnqueueBatchSQL for database/sql
 //	for workers     Claim, Payloads, BeginDelivery, Complete, Retry, Fail, Release, Extend,
-//	                Rescue, Prune, Heartbeat, Leave, NodeProcesses, Obstacles, Settings
+//	                Rescue, Prune, Heartbeat, Leave, NodeProcesses, Obstacles, Settings,
+//	                Survey, SurveyNamespaces, SurveyNamed, ReadHorizon, Check
 //	for operators   Cancel, Redrive
 //
 // What one enqueues is a [Message]. What a claim brings is a [Delivery]: the message, and the
@@ -18,7 +20,7 @@
 // [Enqueue] takes a pool, a connection or a transaction. With the transaction that makes a message true,
 // the message exists if and when that commits. The message's identity is its
 // dispatch key: enqueueing the key again is no error and writes nothing, so a call that may or
-// may not have come through can be made again.
+// may not have come through can be made again. [FillHeaders] has what a context knows, a trace say, go along.
 //
 // # Claiming and settling
 //

@@ -22,6 +22,11 @@ const (
 	maxStatementRows  = 5000
 	maxStatementBytes = 8 << 20
 
+	// Most messages have neither headers nor a delay: those are left to the function's defaults, which spares
+	// the server reading them.
+	enqueuePlainQuery = `
+		select outbox.enqueue($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.bytea,
+		                      $5::pg_catalog.text)`
 	enqueueQuery = `
 		select outbox.enqueue($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.bytea,
 		                      $5::pg_catalog.text, $6::pg_catalog.text::pg_catalog.jsonb, $7::pg_catalog.text::interval)`
@@ -46,14 +51,14 @@ type Enqueued struct {
 // where one of them is the reason; any error of the database leaves its transaction
 // aborted, as usual.
 func Enqueue(ctx context.Context, db Querier, m Message) (Enqueued, error) {
-	args, err := enqueueArgs(m)
+	query, args, err := enqueueArgs(filled(ctx, []Message{m})[0])
 	if err == nil {
 		err = checkEncoding(db)
 	}
 	if err != nil {
 		return Enqueued{}, wrap("enqueue", err)
 	}
-	rows, err := db.Query(ctx, enqueueQuery, args...)
+	rows, err := db.Query(ctx, query, args...)
 	if err != nil {
 		return Enqueued{}, wrap("enqueue", err)
 	}
@@ -78,7 +83,7 @@ func Enqueue(ctx context.Context, db Querier, m Message) (Enqueued, error) {
 // their positions within the statement, from 1. With several statements, the error
 // says which.
 func EnqueueBatch(ctx context.Context, db Querier, ms []Message) ([]Enqueued, error) {
-	return enqueueBatch(ms, func(part []Message, found func(ord int32, id *int64)) error {
+	return enqueueBatch(filled(ctx, ms), func(part []Message, found func(ord int32, id *int64)) error {
 		if err := checkEncoding(db); err != nil {
 			return err
 		}
@@ -142,29 +147,43 @@ func enqueued(id *int64) Enqueued {
 	return Enqueued{ID: *id}
 }
 
-func enqueueArgs(m Message) ([]any, error) {
+func enqueueArgs(m Message) (query string, args []any, err error) {
 	if err := m.Validate(); err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	return []any{
-		m.Namespace, m.TaskQueue, m.DispatchKey, payload(m),
-		contentType(m), headers(m), interval(max(m.Delay, 0)),
-	}, nil
+	args = []any{m.Namespace, m.TaskQueue, m.DispatchKey, payload(m), contentType(m)}
+	if len(m.Headers) == 0 && m.Delay <= 0 {
+		return enqueuePlainQuery, args, nil
+	}
+	return enqueueQuery, append(args, headers(m), interval(max(m.Delay, 0))), nil
 }
 
+// batchArgs are the arrays for a statement. Where all messages have the default of a field, its array is nil, which
+// stands for that.
 func batchArgs(ms []Message) []any {
-	var namespaces, queues, keys, types, heads, delays []string
-	var payloads [][]byte
-	for _, m := range ms {
-		namespaces = append(namespaces, m.Namespace)
-		queues = append(queues, m.TaskQueue)
-		keys = append(keys, m.DispatchKey)
-		payloads = append(payloads, payload(m))
-		types = append(types, contentType(m))
-		heads = append(heads, headers(m))
-		delays = append(delays, interval(max(m.Delay, 0)))
+	namespaces, queues, keys := make([]string, len(ms)), make([]string, len(ms)), make([]string, len(ms))
+	payloads := make([][]byte, len(ms))
+	for i, m := range ms {
+		namespaces[i], queues[i], keys[i], payloads[i] = m.Namespace, m.TaskQueue, m.DispatchKey, payload(m)
 	}
-	return []any{namespaces, queues, keys, payloads, types, heads, delays}
+	return []any{
+		namespaces, queues, keys, payloads,
+		unlessAll(ms, func(m Message) bool { return m.ContentType == "" }, contentType),
+		unlessAll(ms, func(m Message) bool { return len(m.Headers) == 0 }, headers),
+		unlessAll(ms, func(m Message) bool { return m.Delay <= 0 }, func(m Message) string { return interval(max(m.Delay, 0)) }),
+	}
+}
+
+// unlessAll are the values of a field, or nil where every message has the field's default.
+func unlessAll(ms []Message, isDefault func(Message) bool, value func(Message) string) []string {
+	if !slices.ContainsFunc(ms, func(m Message) bool { return !isDefault(m) }) {
+		return nil
+	}
+	values := make([]string, len(ms))
+	for i, m := range ms {
+		values[i] = value(m)
+	}
+	return values
 }
 
 // enqueueBatch cuts ms into statements and puts their answers back in place. send

@@ -22,12 +22,12 @@ const enqueueBatchSQLQuery = `
 
 // EnqueueSQL is [Enqueue] for database/sql.
 func EnqueueSQL(ctx context.Context, db SQLQuerier, m Message) (Enqueued, error) {
-	args, err := enqueueArgs(m)
+	query, args, err := enqueueArgs(filled(ctx, []Message{m})[0])
 	if err != nil {
 		return Enqueued{}, wrap("enqueue", err)
 	}
 	var id *int64
-	err = queryRows(ctx, db, enqueueQuery, args, []any{&id}, func() {})
+	err = queryRows(ctx, db, query, args, []any{&id}, func() {})
 	if err != nil {
 		return Enqueued{}, wrap("enqueue", err)
 	}
@@ -37,12 +37,14 @@ func EnqueueSQL(ctx context.Context, db SQLQuerier, m Message) (Enqueued, error)
 // EnqueueBatchSQL is [EnqueueBatch] for database/sql. Payloads travel in hexadecimal,
 // at twice their size.
 func EnqueueBatchSQL(ctx context.Context, db SQLQuerier, ms []Message) ([]Enqueued, error) {
-	return enqueueBatch(ms, func(part []Message, found func(ord int32, id *int64)) error {
+	return enqueueBatch(filled(ctx, ms), func(part []Message, found func(ord int32, id *int64)) error {
 		args := batchArgs(part)
 		for i, arg := range args {
 			switch a := arg.(type) {
 			case []string:
-				args[i] = textArray(a)
+				if args[i] = nil; a != nil {
+					args[i] = textArray(a)
+				}
 			case [][]byte:
 				args[i] = byteaArray(a)
 			}

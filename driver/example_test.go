@@ -142,3 +142,36 @@ func ExampleRetryPolicy_Backoff() {
 	// 10 8m32s
 	// 19 1h0m0s
 }
+
+// The trace of a request goes along with what the request enqueues. With OpenTelemetry, inject is
+//
+//	func(ctx context.Context, headers map[string]string) {
+//		otel.GetTextMapPropagator().Inject(ctx, propagation.MapCarrier(headers))
+//	}
+//
+// and whoever gets the message continues the trace:
+//
+//	ctx = otel.GetTextMapPropagator().Extract(ctx, propagation.MapCarrier(delivery.Headers))
+func ExampleFillHeaders() {
+	type traceKey struct{} // stands for a propagator's own
+	inject := func(ctx context.Context, headers map[string]string) {
+		if trace, ok := ctx.Value(traceKey{}).(string); ok {
+			headers["traceparent"] = trace
+		}
+	}
+	withHeaders := driver.FillHeaders(context.Background(), inject) // once, where the program starts
+
+	var pool *pgxpool.Pool
+	handle := func(ctx context.Context) error { // of a request
+		_, err := driver.Enqueue(ctx, pool, driver.Message{
+			Namespace: "acme", TaskQueue: "webhook", DispatchKey: "acme/order/17", Payload: []byte(`{"order": 17}`),
+		})
+		return err
+	}
+	request := context.WithValue(withHeaders, traceKey{}, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+	if pool != nil {
+		if err := handle(request); err != nil {
+			log.Fatal(err)
+		}
+	}
+}

@@ -10,11 +10,17 @@ import (
 // ([ClaimRequest].WithoutPayloads). It returns the claims that were lost, as
 // [Complete] does. Where it fails, some may have been read, and all may be read again.
 func Payloads(ctx context.Context, db Querier, messages []*Delivery) (lost []Ref, err error) {
-	missing := make(map[Ref]*Delivery, len(messages))
+	return PayloadsEach(ctx, db, messages, func(int) {})
+}
+
+// PayloadsEach is [Payloads], and calls read for each message that is not lost, with its index, as soon as it has
+// its payload: the others may still be on their way. The connection is in use until read returns.
+func PayloadsEach(ctx context.Context, db Querier, messages []*Delivery, read func(i int)) (lost []Ref, err error) {
+	missing := make(map[Ref]int, len(messages))
 	refs := make([]Ref, len(messages))
 	for i, m := range messages {
 		refs[i] = m.Ref()
-		missing[refs[i]] = m
+		missing[refs[i]] = i
 	}
 	ids, tokens := idsAndTokens(refs)
 	rows, err := db.Query(ctx, `select p.id, p.claim_token, p.headers::pg_catalog.text, p.payload
@@ -23,12 +29,13 @@ from outbox.payloads($1::bigint[], $2::bigint[]) as p`, ids, tokens)
 		return nil, wrap("read payloads", err)
 	}
 	var ref Ref
-	var headers string
+	var object headersText
 	var payload bytea
-	_, err = pgx.ForEachRow(rows, []any{&ref.ID, &ref.Token, &headers, &payload}, func() error {
-		if m := missing[ref]; m != nil {
-			m.Headers, m.Payload = parseHeaders(headers), payload
+	_, err = pgx.ForEachRow(rows, []any{&ref.ID, &ref.Token, &object, &payload}, func() error {
+		if i, ok := missing[ref]; ok {
+			messages[i].Headers, messages[i].Payload = object, payload
 			delete(missing, ref)
+			read(i)
 		}
 		payload = nil // the next one must not be scanned into the same bytes
 		return nil
@@ -37,7 +44,7 @@ from outbox.payloads($1::bigint[], $2::bigint[]) as p`, ids, tokens)
 		return nil, wrap("read payloads", err)
 	}
 	for _, r := range refs {
-		if missing[r] != nil {
+		if _, ok := missing[r]; ok {
 			lost = append(lost, r)
 		}
 	}

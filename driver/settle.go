@@ -106,16 +106,16 @@ func settle(ctx context.Context, db Querier, verb, sql string, refs []Ref, args 
 		if err != nil {
 			return nil, wrap(verb, err)
 		}
-		answers, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		var id int64
+		_, err = pgx.ForEachRow(rows, []any{&id}, func() error {
+			delete(token, id)
+			return nil
+		})
 		if err != nil {
 			return nil, wrap(verb, err)
 		}
-		settled := make(map[int64]bool, len(answers))
-		for _, id := range answers {
-			settled[id] = true
-		}
 		for _, ref := range asked {
-			if !settled[ref.ID] {
+			if _, unsettled := token[ref.ID]; unsettled {
 				lost = append(lost, ref)
 			}
 		}

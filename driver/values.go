@@ -76,6 +76,50 @@ func (b *bytea) ScanText(v pgtype.Text) (err error) {
 	return nil
 }
 
+// interned reads texts of which few differ, namespaces for example: a string is made once for each.
+type interned struct {
+	text *string
+	seen map[string]string
+}
+
+// ScanBytes takes the bytes of the text; they are the same in either format.
+func (i interned) ScanBytes(v []byte) error {
+	text, ok := i.seen[string(v)]
+	if !ok {
+		text = string(v)
+		i.seen[text] = text
+	}
+	*i.text = text
+	return nil
+}
+
+// headersText reads the JSON object that headers are, as text; null for none.
+type headersText map[string]string
+
+// ScanBytes takes the bytes of the text.
+func (h *headersText) ScanBytes(v []byte) error {
+	*h = nil
+	if len(v) > 0 {
+		*h = parseHeaders(v)
+	}
+	return nil
+}
+
+// bigints writes numbers as the text of a bigint[]: pgx, given a []int64, allocates each one of them.
+type bigints []byte
+
+func (b *bigints) add(n int64) {
+	*b = strconv.AppendInt(append(*b, ','), n, 10)
+}
+
+// text is the array.
+func (b bigints) text() string {
+	if len(b) == 0 {
+		return "{}"
+	}
+	return "{" + string(b[1:]) + "}"
+}
+
 // orNull is an optional text: null where it is empty.
 func orNull(s string) *string {
 	if s == "" {
@@ -92,6 +136,24 @@ func interval(d time.Duration) string {
 		us++
 	}
 	return strconv.FormatInt(int64(us), 10) + " microseconds"
+}
+
+// Between them they make SQL that is an instant as a whole number of microseconds. Infinite instants,
+// which no number holds, and others that are no year of four digits, which RFC 3339 and JSON
+// have, become the first or the last that is one.
+const (
+	microsOf = `(extract(epoch from greatest(timestamp with time zone '0001-01-01 00:00:00+00',
+              least(timestamp with time zone '9999-12-31 23:59:59.999999+00', `
+	endMicros = `))) operator(pg_catalog.*) 1000000)::bigint`
+)
+
+// instant reads an instant that comes as a whole number of microseconds.
+type instant time.Time
+
+// ScanInt64 takes the number.
+func (i *instant) ScanInt64(v pgtype.Int8) error {
+	*i = instant(time.UnixMicro(v.Int64))
+	return nil
 }
 
 // micros reads a span that comes as a whole number of microseconds.

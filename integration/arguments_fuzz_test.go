@@ -57,6 +57,13 @@ func FuzzTexts(f *testing.F) {
 		if reason := one[string](t, tx, `select w.reason from outbox.why($1) as w`, key); !strings.Contains(reason, note) {
 			t.Fatalf("why says %q, without the note %q", reason, note)
 		}
+		run(t, tx, `select outbox.resume($1::text, $1::text), outbox.hold($1, $1, null, $2), outbox.hold(null, $1, null, $2)`, key, note)
+		if got := one[int](t, tx, `select count(*) from outbox.holds as h where h.task_queue = $1 and coalesce(h.namespace, $1) = $1 and h.reason is not distinct from left(nullif($2, ''), 1000)`, key, note); got != 2 {
+			t.Fatalf("of two holds, %d have the reason %q", got, note)
+		}
+		if reason := one[string](t, tx, `select w.reason from outbox.why($1) as w`, key); strings.Count(reason, firstOf(note, 200)) < 2 {
+			t.Fatalf("why says %q, without the reason %q of each hold", reason, note)
+		}
 		if n := one[int](t, tx, `select count(*) from outbox.claim_fair($1, outbox.all_shards(), 1)`, key); n != 0 {
 			t.Fatalf("a paused message was claimed")
 		}
@@ -75,4 +82,12 @@ func textsEnqueue(t *testing.T, tx pgx.Tx, key, note string) error {
 		return err
 	}
 	return inner.Commit(t.Context())
+}
+
+// firstOf are the first n characters of a text.
+func firstOf(text string, n int) string {
+	if all := []rune(text); len(all) > n {
+		return string(all[:n])
+	}
+	return text
 }

@@ -77,7 +77,7 @@ func TestNastyNames(t *testing.T) {
 	for _, conforming := range []string{"on", "off"} {
 		conn := db.Connect(t, pgtest.Param("standard_conforming_strings", conforming), pgtest.Param("escape_string_warning", "off"))
 		for _, name := range nastyNames() {
-			everyPath(t, conn, name, name)
+			everyPath(t, db.Pool, conn, name, name)
 		}
 	}
 }
@@ -116,7 +116,7 @@ func TestSessionSettings(t *testing.T) {
 		for name, value := range settings {
 			opts = append(opts, pgtest.Param(name, value))
 		}
-		everyPath(t, db.Connect(t, opts...), fmt.Sprint("settings ", i), "q")
+		everyPath(t, db.Pool, db.Connect(t, opts...), fmt.Sprint("settings ", i), "q")
 	}
 }
 
@@ -138,7 +138,7 @@ func TestDefaultIsolation(t *testing.T) {
 		wantError(t, err, "OB002", "isolation is "+level, "begin isolation level read committed")
 		run(t, conn, "select outbox.cancel_namespace($1)", level)
 		run(t, conn, "select outbox.prune('0')")
-		everyPath(t, conn, "path "+level, "q")
+		everyPath(t, db.Pool, conn, "path "+level, "q")
 	}
 }
 
@@ -212,7 +212,7 @@ func TestTimeZones(t *testing.T) {
 }
 
 // everyPath takes a namespace and a task queue through every public function.
-func everyPath(t *testing.T, conn *pgx.Conn, namespace, queue string) {
+func everyPath(t *testing.T, owner querier, conn *pgx.Conn, namespace, queue string) {
 	t.Helper()
 	head := fmt.Sprintf("%.120s", namespace) // characters
 	key := func(n int) string { return fmt.Sprint(n, head) }
@@ -238,7 +238,8 @@ func everyPath(t *testing.T, conn *pgx.Conn, namespace, queue string) {
 	run(t, conn, "select outbox.enqueue_batch(array[$1, $1], array[$2, $2], array[$3, $4], '{x,x}')", namespace, queue, key(2), key(3))
 	run(t, conn, "select outbox.enqueue_json($1, $2, $3, to_jsonb($1::text), jsonb_build_object($1::text, $2::text))", namespace, queue, key(4))
 	check("explain", reason() == "served 4 of 4")
-	check("why", strings.HasPrefix(one[string](t, conn, "select reason from outbox.why($1)", key(1)), "due: "))
+	why := one[string](t, conn, "select reason from outbox.why($1)", key(1))
+	check("why is "+why, strings.HasPrefix(why, "due: "))
 
 	run(t, conn, "select outbox.set_quota($1, 3, true)", namespace)
 	for _, pause := range []string{"$1", "$1, $2::text", "null, $2::text"} {
@@ -270,11 +271,19 @@ func everyPath(t *testing.T, conn *pgx.Conn, namespace, queue string) {
 	check("complete", settle(t, conn, "complete", rows[2].ID, rows[2].Token))
 	check("namespaces", one[string](t, conn, "select concat(pending, claimed, failed) from outbox.namespaces where namespace = $1", namespace) == "201")
 	check("messages", one[int](t, conn, "select count(*) from outbox.messages where namespace = $1 and task_queue = $2", namespace, queue) == 4)
+	dead := list[string](t, conn, "select dispatch_key from outbox.failed($1, $2, $1)", namespace, queue)
+	check("failed", slices.Equal(dead, []string{rows[1].Key}) || slices.Equal(dead, []string{rows[0].Key}))
+	check("retry_now", one[int](t, conn, "select count(*) from outbox.retry_now(array[$1]) as k where k = $1", rows[0].Key) == 1)
+	check("retry_now of the namespace", one[int](t, conn, "select outbox.retry_now($1::text)", namespace) == 0)
 	check("redrive", one[int](t, conn, "select outbox.redrive($1::text)", namespace) == 1)
 	check("cancel", one[string](t, conn, "select was from outbox.cancel(array[$1]) where dispatch_key = $1", rows[0].Key) == "pending")
 	check("cancel_namespace", one[int](t, conn, "select outbox.cancel_namespace($1)", namespace) == 2)
+	run(t, conn, "select outbox.enqueue($1, $2, $3, 'x')", namespace, queue, key(5))
+	everyHold(t, owner, conn, namespace, queue, key(5))
+	check("cancel", one[string](t, conn, "select was from outbox.cancel(array[$1]) where dispatch_key = $1", key(5)) == "pending")
 	run(t, conn, "select outbox.heartbeat($1, outbox.all_shards(), $1)", namespace)
 	check("nodes", one[bool](t, conn, "select live and paused = $1 from outbox.nodes where node = $1", namespace))
 	check("leave", one[bool](t, conn, "select outbox.leave($1)", namespace))
-	check("prune", one[int](t, conn, "select outbox.prune('0', failed => true)") == 4)
+	check("purge", one[int](t, conn, "select purged from outbox.purge($1)", namespace) == 5)
+	check("prune", one[int](t, conn, "select outbox.prune('0', failed => true)") == 0)
 }

@@ -186,6 +186,22 @@ func plants() map[string]plant {
 		"a lease without end": {
 			sql: "update outbox.claimed set lease_until = 'infinity' where id = 10", want: []string{"INV-2 message 10: is claimed by node until infinity"},
 		},
+		"claimed beside the probe": {
+			sql: `insert into outbox.destination (namespace, task_queue, state, held_since, held_until, probe_id, probe_token, changed_at)
+				select 'n', c.task_queue, 'held', c.claimed_at - interval '1 h', timestamptz 'infinity', null::bigint, null::bigint, now() from outbox.claimed as c where c.id = 10
+				union all select null, 'q1', 'held', now() - interval '1 h', 'infinity', c.id, c.claim_token, now() from outbox.claimed as c where c.id = 12
+				union all select 'n', 'q0', 'held', now(), 'infinity', null, null, now()`,
+			want: []string{"INV-16 route 'q1' of 'n': is held, and 1 of its messages was claimed beside the probe, message 10 for one", "INV-16 route 'q1' of all: is held, and 1 of"},
+		},
+		"a report that nobody reads": {
+			sql: `insert into outbox.report (at, kind, message_id, claim_token, namespace, task_queue) values (now() - interval '1 day', 'up', 1, 1, 'n', 'q1');
+				update outbox.walk set claimed_at = now()`,
+			want: []string{"INV-16 table outbox.report: has a report of "},
+		},
+		"a hold that gave up": {
+			sql:  `insert into outbox.destination (namespace, task_queue, state, held_since, held_until, reason, changed_at) values ('gone', 'q', 'held', now() - interval '6 days', 'infinity', 'refused', now())`,
+			want: []string{"advice route 'q' of 'gone': has been held since"},
+		},
 		"a database that went back": {
 			sql: "insert into outbox.went_back values (now(), 'node', 9, 7)", want: []string{"INV-2 database: went back in time: at "},
 		},
@@ -204,10 +220,10 @@ func plants() map[string]plant {
 			sql: "update outbox.node set shards = '{3,16}' where node = 'node'", want: []string{"INV-5 node 'node': names shards that do not exist: 16, of 0 to 15"},
 		},
 		"functions": {
-			sql: "grant execute on function outbox.claim_pick to public; alter function outbox.claim_fair reset search_path; " +
+			sql: "grant execute on function outbox.claim_order to public; alter function outbox.claim_fair reset search_path; " +
 				"create or replace function outbox.mine() returns int language sql as 'select 1'",
 			want: []string{
-				"rights function outbox.claim_pick(text,text[],bigint[]", "rights function outbox.claim_fair(text,integer[],integer,bigint,boolean): runs with its owner's rights",
+				"rights function outbox.claim_order(integer[],integer[],integer[]", "rights function outbox.claim_fair(text,integer[],integer,bigint,boolean): runs with its owner's rights",
 				"rights function outbox.mine(): can be executed by everybody",
 			},
 		},
@@ -223,6 +239,10 @@ func plants() map[string]plant {
 				"rights schema outbox: pg_monitor may create",
 			},
 		},
+		"a place that is not the name's": {
+			sql:  "alter table outbox.pending alter column ring drop expression; update outbox.pending set ring = ring + 1 where id = 1",
+			want: []string{"INV-5 message 1: stands at another place"},
+		},
 		"a claimed message that a node has passed over": {
 			sql:  "update outbox.walk set edge = 1000000000000 where node = 'node'",
 			want: []string{"INV-4 node node: does not count"},
@@ -232,15 +252,16 @@ func plants() map[string]plant {
 			want: []string{"INV-14 index claimed_lease: is missing", "INV-3 index message_dispatch_key_key: is missing"},
 		},
 		"an index that is not valid": {
-			admin: true, sql: "update pg_index set indisvalid = false where indexrelid = 'outbox.pending_lane'::regclass",
-			want: []string{"INV-14 index pending_lane: is not valid"},
+			admin: true, sql: "update pg_index set indisvalid = false where indexrelid = 'outbox.pending_ripe'::regclass",
+			want: []string{"INV-14 index pending_ripe: is not valid"},
 		},
 	}
 	// Each index, while a row is written that it does not get.
 	for index, statement := range map[string]string{
 		"message_pkey": "select outbox.enqueue('n', 'q', 'k13', '')", "pending_pkey": "select outbox.enqueue('n', 'q', 'k13', '')",
-		"pending_lane": "select outbox.enqueue('n', 'q', 'k13', '')", "settled_pkey": "select outbox.cancel('{k1}')",
+		"pending_ripe": "select outbox.enqueue('n', 'q', 'k13', '')", "settled_pkey": "select outbox.cancel('{k1}')",
 		"settled_retention": "select outbox.cancel('{k1}')", "settled_failed": "select outbox.fail(array[12], array(select c.claim_token from outbox.claimed as c where c.id = 12))",
+		"pending_unripe_due": "select outbox.enqueue('n', 'q', 'k13', '', delay => '1 h')", "pending_unripe_namespace": "select outbox.enqueue('n', 'q', 'k13', '', delay => '1 h')",
 		"failure_id": "select outbox.fail(array[12], array(select c.claim_token from outbox.claimed as c where c.id = 12))", "claimed_pkey": claimOnce, "claimed_namespace": claimOnce, "claimed_lease": claimOnce, "claimed_token": claimOnce,
 		"namespace_pkey": "insert into outbox.namespace (namespace, quota) values ('p', 300)",
 		"pause_key":      "insert into outbox.pause (namespace, since, by) values ('p', now(), 'me')",

@@ -125,13 +125,13 @@ func TestInterleaveLockedRows(t *testing.T) {
 }
 
 // TestInterleaveRescheduled: a claim passes a row that is being moved to the future,
-// and does not take it after the commit; one that is moved to the past it takes then.
+// and does not take it after the commit; one that is moved to the past, and made ripe, it takes then.
 func TestInterleaveRescheduled(t *testing.T) {
 	t.Parallel()
 	db := setUp(t, longBacklog(1, 1, 2, 1)+`select outbox.enqueue('ns1', 'q1', 'late', '', delay => '1 h')`)
 	operator, b := begin(t, withoutWaiting(t, db.Connect(t))), withoutWaiting(t, db.Connect(t))
 	if _, err := operator.Exec(t.Context(), `update outbox.pending as p
-		set visible_after = case when p.id = 1 then 'infinity' else '-infinity' end::timestamptz where p.id in (1, 3)`); err != nil {
+		set visible_after = case when p.id = 1 then 'infinity' else '-infinity' end::timestamptz, ripe = true where p.id in (1, 3)`); err != nil {
 		t.Fatal(err)
 	}
 	if got := idsOf(claimOn(t, b, "b", longShards(), 10)); !slices.Equal(got, []int64{2}) {

@@ -19,9 +19,11 @@ type modelOutbox struct {
 	maxRoutes    int
 	maxAttempts  int
 	countCap     int
+	ring         map[string]int32 // where a name stands on the ring that claims walk
 	messages     map[int64]*modelMessage
 	quotas       map[string]modelQuota
 	pauses       map[modelLane]bool // "" stands for any
+	modelHolds
 }
 
 // modelMessage is one message, comparable with what the tables hold of it.
@@ -33,6 +35,7 @@ type modelMessage struct {
 	Shard   int
 	Bytes   int
 	Visible float64 // 0 unless pending or claimed
+	Ripe    bool    // claims meet it; a message that waits for its time becomes ripe with a claim of its shard
 	Attempt int
 	Suspect int   // nodes in a row that died while they may have had it under way; 0 when settled
 	Begun   int   // how many began with it; 0 unless claimed
@@ -83,7 +86,8 @@ type modelVisit struct {
 	claimed   int
 	ceiling   int
 	headroom  int
-	due       map[string]int // by route, of those in the window that are not paused
+	due       map[string]int // by route, of those in the window that are not paused, as far as their gates let through
+	maybe     map[string]int // likewise, of those whose gates the claim may not come to
 }
 
 func (v modelVisit) most() int {
@@ -92,6 +96,15 @@ func (v modelVisit) most() int {
 		sum += n
 	}
 	return min(v.headroom, sum)
+}
+
+// atMost is most, and what lies behind gates that the claim may not come to.
+func (v modelVisit) atMost() int {
+	sum := 0
+	for _, n := range v.maybe {
+		sum += n
+	}
+	return min(v.headroom, v.most()+sum)
 }
 
 func (o *modelOutbox) all(keep func(*modelMessage) bool) []*modelMessage {
@@ -107,7 +120,7 @@ func (o *modelOutbox) all(keep func(*modelMessage) bool) []*modelMessage {
 // due counts a lane's due messages on shards.
 func (o *modelOutbox) due(lane modelLane, shards []int, now float64) int {
 	return len(o.all(func(m *modelMessage) bool {
-		return m.State == "pending" && m.modelLane == lane && m.Visible <= now && slices.Contains(shards, m.Shard)
+		return m.State == "pending" && m.Ripe && m.modelLane == lane && m.Visible <= now && slices.Contains(shards, m.Shard)
 	}))
 }
 
@@ -139,34 +152,50 @@ func (o *modelOutbox) quota(namespace string) modelQuota {
 	return q
 }
 
-// namespaces are those with pending messages, in the order of a walk from behind
+// ripen is the start of a claim: what has come due on its shards becomes ripe.
+func (o *modelOutbox) ripen(c modelClaim) {
+	for _, m := range o.unripe(c) {
+		m.Ripe = true
+	}
+}
+
+// unripe are the messages that a claim would make ripe.
+func (o *modelOutbox) unripe(c modelClaim) []*modelMessage {
+	return o.all(func(m *modelMessage) bool {
+		return m.State == "pending" && !m.Ripe && m.Visible <= c.now && slices.Contains(c.shards, m.Shard)
+	})
+}
+
+// namespaces are those with ripe messages, in the order of a walk from behind
 // cursor once around.
 func (o *modelOutbox) namespaces(cursor string) []string {
 	names := map[string]bool{}
 	for _, m := range o.messages {
-		if m.State == "pending" {
+		if m.State == "pending" && m.Ripe {
 			names[m.Namespace] = true
 		}
 	}
-	return modelAround(names, cursor)
+	return o.around(names, cursor)
 }
 
 // window is the routes of a namespace that a claim may look at, in its order.
 func (o *modelOutbox) window(namespace, cursor string) []string {
 	routes := map[string]bool{}
 	for _, m := range o.messages {
-		if m.State == "pending" && m.Namespace == namespace {
+		if m.State == "pending" && m.Ripe && m.Namespace == namespace {
 			routes[m.Queue] = true
 		}
 	}
-	all := modelAround(routes, cursor)
+	all := o.around(routes, cursor)
 	return all[:min(len(all), o.maxRoutes)]
 }
 
-func modelAround(names map[string]bool, cursor string) []string {
-	sorted := slices.Sorted(maps.Keys(names))
-	first := slices.IndexFunc(sorted, func(s string) bool { return s > cursor })
-	if first < 0 {
+// around sorts names by the ring, from behind cursor on; modelStart is the beginning.
+func (o *modelOutbox) around(names map[string]bool, cursor string) []string {
+	order := func(a, b string) int { return cmp.Or(cmp.Compare(o.ring[a], o.ring[b]), cmp.Compare(a, b)) }
+	sorted := slices.SortedFunc(maps.Keys(names), order)
+	first := slices.IndexFunc(sorted, func(s string) bool { return order(s, cursor) > 0 })
+	if first < 0 || cursor == modelStart {
 		return sorted
 	}
 	return slices.Concat(sorted[first:], sorted[:first])
@@ -180,12 +209,16 @@ func (o *modelOutbox) hasLarge(c modelClaim, namespace string) bool {
 	})) > 0
 }
 
+// modelStart is the cursor of a namespace whose routes no claim has served yet.
+const modelStart = "\x00"
+
 func (c modelClaim) isLarge(bytes int) bool { return c.maxBytes > 0 && bytes >= c.maxBytes }
 
-// visit looks at one namespace.
-func (o *modelOutbox) visit(c modelClaim, namespace string) modelVisit {
+// visit looks at one namespace. reach is for how many of its due routes the claim asks for their gates; of what the
+// route of all lets through, left is still there, by route.
+func (o *modelOutbox) visit(c modelClaim, namespace string, reach int, left map[string]int) modelVisit {
 	q := o.quota(namespace)
-	v := modelVisit{namespace: namespace, due: map[string]int{}}
+	v := modelVisit{namespace: namespace, due: map[string]int{}, maybe: map[string]int{}}
 	v.ceiling = (q.quota*len(c.shards) + o.shards - 1) / o.shards
 	v.claimed = o.claimed(namespace, c.shards)
 	v.headroom = v.ceiling - v.claimed
@@ -193,21 +226,40 @@ func (o *modelOutbox) visit(c modelClaim, namespace string) modelVisit {
 		v.claimed, v.ceiling, v.headroom = all, q.quota, q.quota-all
 	}
 	v.headroom = max(v.headroom, 0)
-	for _, queue := range o.window(namespace, c.routes[namespace]) {
-		lane := modelLane{namespace, queue}
-		if n := o.due(lane, c.shards, c.now); n > 0 && !o.paused(lane) {
-			v.due[queue] = n
-		}
-	}
 	switch {
 	case o.pauses[modelLane{}] || o.pauses[modelLane{Namespace: namespace}]:
 		v.verdict = "paused"
+		return v
 	case v.headroom == 0:
 		v.verdict = "ceiling"
-	case len(v.due) == 0:
+		return v
+	}
+	cursor, ok := c.routes[namespace]
+	if !ok {
+		cursor = modelStart
+	}
+	for _, queue := range o.window(namespace, cursor) {
+		lane := modelLane{namespace, queue}
+		own, common := o.gates(lane, c.now)
+		n := min(o.due(lane, c.shards, c.now), own, common)
+		if n == 0 || o.paused(lane) {
+			continue
+		}
+		reach--
+		switch {
+		case own == modelOpen && common == modelOpen:
+			v.due[queue] = n
+		case reach < 0:
+			v.maybe[queue] = n
+		default:
+			if n = min(n, o.pass(queue, own, common, left)); n > 0 {
+				v.due[queue] = n
+			}
+		}
+	}
+	v.verdict = "eligible"
+	if len(v.due) == 0 {
 		v.verdict = "idle"
-	default:
-		v.verdict = "eligible"
 	}
 	return v
 }
@@ -216,11 +268,14 @@ func (o *modelOutbox) visit(c modelClaim, namespace string) modelVisit {
 func (o *modelOutbox) visits(c modelClaim) []modelVisit {
 	var visits []modelVisit
 	eligible := 0
-	for _, namespace := range o.namespaces(c.cursor) {
+	names := o.namespaces(c.cursor)
+	reach := o.reach(c, len(names))
+	left := map[string]int{}
+	for _, namespace := range names {
 		if len(visits) == o.maxVisits || eligible == c.batch {
 			break
 		}
-		v := o.visit(c, namespace)
+		v := o.visit(c, namespace, reach, left)
 		if v.verdict == "eligible" {
 			eligible++
 		}
@@ -243,7 +298,8 @@ func (o *modelOutbox) judge(c modelClaim, rows []modelClaimed) error {
 	}
 	return errors.Join(
 		o.judgeRows(c, rows),
-		judgeOrder(c, active, large, rows),
+		o.judgeGates(c, rows),
+		o.judgeOrder(c, active, large, rows),
 		judgeShares(c, visits, large, rows),
 		o.judgeBytes(c, visits, rows),
 		judgeRoutes(visits, large, rows),
@@ -285,7 +341,7 @@ func (o *modelOutbox) judgeRows(c modelClaim, rows []modelClaimed) error {
 // judgeOrder: each namespace's first row comes before anybody's second, and so on;
 // the rows up to the slice are pass 1. A namespace with a large message, which comes last, is
 // left out: how many of its rows that message stands before cannot be told from here.
-func judgeOrder(c modelClaim, active int, large map[string]bool, rows []modelClaimed) error {
+func (o *modelOutbox) judgeOrder(c modelClaim, active int, large map[string]bool, rows []modelClaimed) error {
 	got := map[string]int{}
 	last := 0
 	for i, r := range rows {
@@ -304,6 +360,9 @@ func judgeOrder(c modelClaim, active int, large map[string]bool, rows []modelCla
 		pass := 2
 		if slice := (c.batch + max(active, 1) - 1) / max(active, 1); rank <= slice {
 			pass = 1
+		}
+		if o.isHeld(r.modelLane) {
+			pass = 0 // the probe
 		}
 		if r.Pass != pass {
 			return fmt.Errorf("INV-5: row %d: pass %d, want %d: it is the %d. of %q, %d are active", i, r.Pass, pass, rank, r.Namespace, active)
@@ -343,10 +402,11 @@ func judgeShares(c modelClaim, visits map[string]modelVisit, large map[string]bo
 // judgeBytes: the claim ends with the batch, with the row that reaches max_bytes, or
 // with nothing left that it could have taken.
 func (o *modelOutbox) judgeBytes(c modelClaim, visits map[string]modelVisit, rows []modelClaimed) error {
-	most := 0
+	most, atMost := 0, 0
 	for _, v := range visits {
 		if v.verdict == "eligible" {
 			most += v.most()
+			atMost += v.atMost()
 		}
 	}
 	sum := 0
@@ -357,8 +417,8 @@ func (o *modelOutbox) judgeBytes(c modelClaim, visits map[string]modelVisit, row
 		sum += r.Bytes
 	}
 	cut := c.maxBytes > 0 && sum >= c.maxBytes
-	if !cut && len(rows) != min(c.batch, most) {
-		return fmt.Errorf("INV-6: %d rows, there were %d to take for a batch of %d", len(rows), most, c.batch)
+	if !cut && (len(rows) < min(c.batch, most) || len(rows) > min(c.batch, atMost)) {
+		return fmt.Errorf("INV-6: %d rows, there were %d to %d to take for a batch of %d", len(rows), most, atMost, c.batch)
 	}
 	return nil
 }

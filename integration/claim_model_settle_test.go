@@ -8,14 +8,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// settle ends some claims, and tries to end some with tokens that are not theirs.
+// settle ends some claims.
 func (r *modelRun) settle(ctx context.Context) error {
-	ids := r.some(r.in("claimed"))
+	if r.hasHolds && r.rng.IntN(2) == 0 {
+		return r.failDestination(ctx, r.together(r.in("claimed")))
+	}
+	how := []string{"complete", "complete", "retry", "retry", "release", "fail", "extend"}[r.rng.IntN(7)]
+	return r.settleAs(ctx, how, r.some(r.in("claimed")))
+}
+
+// settleAs ends these claims, and tries to end some with tokens that are not theirs.
+func (r *modelRun) settleAs(ctx context.Context, how string, ids []int64) error {
 	tokens := make([]int64, len(ids))
 	for i, id := range ids {
 		tokens[i] = r.model.messages[id].Token
 	}
-	how := []string{"complete", "complete", "retry", "retry", "release", "fail", "extend"}[r.rng.IntN(7)]
 	wrong := r.some(r.in("claimed", "pending", "done", "failed", "cancelled"))
 	wrong = slices.DeleteFunc(wrong[:min(len(wrong), 5)], func(id int64) bool { return slices.Contains(ids, id) })
 	delay := []float64{-1, 0, 3600}[r.rng.IntN(3)]
@@ -43,6 +50,9 @@ func (r *modelRun) settle(ctx context.Context) error {
 	slices.Sort(ids)
 	if !slices.Equal(settled, ids) {
 		return fmt.Errorf("INV-9: %s settled %v, the tokens of %v were right, those of %v were not", how, settled, ids, wrong)
+	}
+	if how == "complete" {
+		r.model.reports = append(r.model.reports, r.model.up(ids)...)
 	}
 	return r.settled(ctx, how, ids, before, delay)
 }
@@ -73,6 +83,7 @@ func (r *modelRun) settled(ctx context.Context, how string, ids []int64, before,
 			m.Suspect = suspect
 		case "retry":
 			r.attempted(m)
+			m.Ripe = m.Ripe && delay == 0
 		}
 	}
 	switch after, err := r.clock(ctx); {
@@ -91,12 +102,12 @@ func (r *modelRun) settled(ctx context.Context, how string, ids []int64, before,
 }
 
 func (r *modelRun) end(m *modelMessage, state string) {
-	m.State, m.Visible, m.Token, m.Node, m.Lease, m.Suspect, m.Begun = state, 0, 0, "", 0, 0, 0
+	m.State, m.Visible, m.Ripe, m.Token, m.Node, m.Lease, m.Suspect, m.Begun = state, 0, false, 0, "", 0, 0, 0
 }
 
 func (r *modelRun) back(m *modelMessage, visible float64) {
 	r.end(m, "pending")
-	m.Visible = visible
+	m.Visible, m.Ripe = visible, true
 }
 
 // attempted ends an attempt that stays charged (INV-10).
@@ -137,6 +148,9 @@ func (r *modelRun) begin(ctx context.Context) error {
 		r.model.messages[id].Begun = together
 	}
 	wrong := slices.DeleteFunc(r.some(r.in("claimed", "pending", "done")), func(id int64) bool { return slices.Contains(ids, id) })
+	if len(ids)+len(wrong) == 0 {
+		return nil
+	}
 	r.note("begin %v, %d together, and %v with other tokens", ids, together, wrong)
 	rows, err := r.conn.Query(ctx, `select b.id from outbox.begin_delivery($1, $2, $3) as b order by b.id`,
 		slices.Concat(ids, wrong), slices.Concat(tokens, r.notTokens(wrong)), together)
@@ -252,7 +266,7 @@ func (r *modelRun) redrive(ctx context.Context) error {
 	return r.from(ctx, want, before, 0, 0)
 }
 
-// hold pauses something, or takes a pause back.
+// hold pauses something, for an hour or without an end, or takes a pause back, or lets it end.
 func (r *modelRun) hold(ctx context.Context) error {
 	t := r.tenants[r.rng.IntN(len(r.tenants))]
 	lane := modelLane{t.name, t.routes[r.rng.IntN(len(t.routes))]}
@@ -270,18 +284,22 @@ func (r *modelRun) hold(ctx context.Context) error {
 			break
 		}
 	}
-	what := "pause"
+	calls := []string{
+		"outbox.pause(nullif($1, ''), nullif($2, ''), everything => $1 || $2 = '')",
+		"outbox.pause(nullif($1, ''), nullif($2, ''), everything => $1 || $2 = '', until => clock_timestamp() + interval '1 h')",
+	}
 	if r.model.pauses[lane] {
-		what = "resume"
+		calls = []string{"outbox.resume(nullif($1, ''), nullif($2, ''))", "pg_temp.end_pause(nullif($1, ''), nullif($2, ''))"}
 		delete(r.model.pauses, lane)
 	} else {
 		r.model.pauses[lane] = true
 	}
-	r.note("%s %v", what, lane)
+	call := calls[r.rng.IntN(len(calls))]
+	r.note("%s, %v", call, lane)
 	var changed bool
-	err := r.conn.QueryRow(ctx, fmt.Sprintf(`select outbox.%s(nullif($1, ''), nullif($2, ''))`, what), lane.Namespace, lane.Queue).Scan(&changed)
+	err := r.conn.QueryRow(ctx, "select "+call, lane.Namespace, lane.Queue).Scan(&changed)
 	if err == nil && !changed {
-		err = fmt.Errorf("%s %v: nothing changed", what, lane)
+		err = fmt.Errorf("%s, %v: nothing changed", call, lane)
 	}
 	return err
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -71,6 +73,7 @@ func (r *modelRun) claim(ctx context.Context) error {
 	if err := r.start(ctx, &c); err != nil {
 		return err
 	}
+	unread := len(r.model.unripe(c))+len(r.model.reports) > 0 // explain_claim leaves them where they are
 	explained, err := r.explain(ctx, c)
 	if err != nil {
 		return fmt.Errorf("explain_claim: %w", err)
@@ -80,15 +83,30 @@ func (r *modelRun) claim(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("claim_fair: %w", err)
 	}
-	if err := errors.Join(r.model.judge(c, rows), r.judgeExplain(c, explained, rows), r.judgeRotation(c, rows)); err != nil {
+	now, err := r.past(ctx, c.now)
+	if err != nil {
 		return err
 	}
+	if err := r.judgeDue(c, explained); err != nil {
+		return err
+	}
+	if !unread {
+		if err := r.judgeExplain(c, explained, rows); err != nil {
+			return err
+		}
+	}
+	r.model.ripen(c)
+	r.model.fold(now, r.token)
+	if err := errors.Join(r.model.judge(c, rows), r.judgeRotation(c, rows)); err != nil {
+		return err
+	}
+	r.model.tried(rows)
 	for _, row := range rows {
 		if row.Token <= r.token {
 			return fmt.Errorf("INV-9: token %d after %d", row.Token, r.token)
 		}
 		m := r.model.messages[row.ID]
-		m.State, m.Token, m.Node, m.Lease, m.Attempt = "claimed", row.Token, c.node, row.Lease, row.Attempt
+		m.State, m.Ripe, m.Token, m.Node, m.Lease, m.Attempt = "claimed", false, row.Token, c.node, row.Lease, row.Attempt
 		if payloads {
 			m.Begun = len(rows)
 		}
@@ -203,26 +221,34 @@ func (r *modelRun) explain(ctx context.Context, c modelClaim) ([]modelExplained,
 // judgeExplain: explain_claim names the namespaces that the claim visits, in order,
 // with the numbers of the model and the rows of the claim.
 func (r *modelRun) judgeExplain(c modelClaim, explained []modelExplained, rows []modelClaimed) error {
-	got := map[string][3]int{}
-	for _, row := range rows {
-		n := got[row.Namespace]
-		n[row.Pass]++
-		got[row.Namespace] = n
-	}
 	visits := r.model.visits(c)
-	if len(explained) != len(visits) {
-		return fmt.Errorf("explain_claim names %d namespaces, the claim visits %d: %v", len(explained), len(visits), explained)
-	}
 	active := 0
 	for _, v := range visits {
 		if v.verdict == "eligible" {
 			active++
 		}
 	}
-	for i, e := range explained {
+	got := map[string][3]int{}
+	for _, row := range rows {
+		n := got[row.Namespace]
+		if row.Pass == 0 { // the probe, which is of one of the passes
+			row.Pass = 1 + min((n[1]+n[2])/((c.batch+max(active, 1)-1)/max(active, 1)), 1)
+		}
+		n[row.Pass]++
+		got[row.Namespace] = n
+	}
+	if len(explained) < len(visits) {
+		return fmt.Errorf("explain_claim names %d namespaces, the claim visits %d: %v", len(explained), len(visits), explained)
+	}
+	for _, e := range explained[len(visits):] { // nothing of theirs is ripe
+		if e.Due > 0 || e.Pass1+e.Pass2 > 0 || len(r.model.namespaces(modelStart)) > 0 && slices.Contains(r.model.namespaces(modelStart), e.Namespace) {
+			return fmt.Errorf("explain_claim names %+v, which the claim does not visit", e)
+		}
+	}
+	for i, e := range explained[:len(visits)] {
 		v := visits[i]
 		due := 0
-		for _, queue := range modelAround(r.routes(v.namespace), "") {
+		for _, queue := range slices.Collect(maps.Keys(r.routes(v.namespace))) {
 			due += r.model.due(modelLane{v.namespace, queue}, c.shards, c.now)
 		}
 		want := modelExplained{
@@ -235,6 +261,19 @@ func (r *modelRun) judgeExplain(c modelClaim, explained []modelExplained, rows [
 		}
 		if active > 0 && (e.Slice == nil || *e.Slice != (c.batch+active-1)/active) {
 			return fmt.Errorf("explain_claim: %d active in a batch of %d, wrong slice: %+v", active, c.batch, e)
+		}
+	}
+	return nil
+}
+
+// judgeDue: explain_claim counts what is due, ripe or not.
+func (r *modelRun) judgeDue(c modelClaim, explained []modelExplained) error {
+	for _, e := range explained {
+		due := len(r.model.all(func(m *modelMessage) bool {
+			return m.State == "pending" && m.Namespace == e.Namespace && m.Visible <= c.now && slices.Contains(c.shards, m.Shard)
+		}))
+		if e.Due != min(due, r.model.countCap) {
+			return fmt.Errorf("explain_claim counts %d due messages of %q, there are %d", e.Due, e.Namespace, due)
 		}
 	}
 	return nil
@@ -270,7 +309,7 @@ func (r *modelRun) judgeRotation(c modelClaim, rows []modelClaimed) error {
 		large = large || r.model.hasLarge(c, v.namespace)
 	}
 	for _, t := range r.tenants {
-		v := r.model.visit(c, t.name)
+		v := r.model.visitAlone(c, t.name)
 		at := modelLane{c.node, t.name}
 		if v.verdict != "eligible" || served[t.name] {
 			delete(r.waiting, at)
@@ -299,7 +338,7 @@ func (r *modelRun) judgeRoutes(c modelClaim, t modelTenant, lanes map[modelLane]
 		for _, q := range t.routes {
 			lane := modelLane{t.name, q}
 			delete(r.route, modelRoute{c.node, lane})
-			if lanes[lane] || r.model.paused(lane) || r.model.due(lane, c.shards, c.now) == 0 {
+			if lanes[lane] || !r.model.waits(c, lane) {
 				delete(r.waits, modelRoute{c.node, lane})
 			}
 		}
@@ -314,10 +353,10 @@ func (r *modelRun) judgeRoutes(c modelClaim, t modelTenant, lanes map[modelLane]
 	for _, q := range t.routes {
 		lane := modelLane{t.name, q}
 		at := modelRoute{c.node, lane}
-		if queues[q] || r.model.paused(lane) || r.model.due(lane, c.shards, c.now) == 0 {
+		if queues[q] || !r.model.waits(c, lane) {
 			delete(r.route, at)
 			delete(r.waits, at)
-		} else if twice := modelWait(r.route, at, queues); twice != "" && len(t.routes) <= r.model.maxRoutes {
+		} else if twice := modelWait(r.route, at, queues); twice != "" && len(t.routes) <= r.model.maxRoutes && r.model.gate(lane, c.now) == modelOpen {
 			return fmt.Errorf("INV-7: route %q was served twice by %s while %v waited", twice, c.node, lane)
 		} else if r.waits[at]++; r.waits[at] >= len(t.routes) {
 			return fmt.Errorf("INV-7: %q had %d turns by %s that left out route %q", t.name, r.waits[at], c.node, q)

@@ -25,7 +25,7 @@ func claimOutcome(t *testing.T, conn *pgx.Conn, node string, batch int) (rows in
 // TestClaimOutcome: a claim says how it ended, so that its caller knows when to claim again.
 func TestClaimOutcome(t *testing.T) {
 	t.Parallel()
-	db := setUp(t, `select outbox.configure('{"max_visits": 4}');`+longBacklog(10, 1, 2, 1)+
+	db := setUp(t, ringByName+`select outbox.configure('{"max_visits": 4}');`+longBacklog(10, 1, 2, 1)+
 		`update outbox.pending as p set visible_after = 'infinity' where p.namespace <> 'ns10'`)
 	conn, other := withoutWaiting(t, db.Connect(t)), withoutWaiting(t, db.Connect(t))
 	want := func(what, node string, batch, rows int, outcome string) {
@@ -37,7 +37,7 @@ func TestClaimOutcome(t *testing.T) {
 	// By name: ns1, ns10, ns2 ... ns9.
 	want("some, and there is more to look at", "node", 5, 2, "cut")
 	want("none, likewise", "node", 5, 0, "cut")
-	want("none, past the last name", "node", 5, 0, "cut_past_end")
+	want("none, past the end", "node", 5, 0, "cut_past_end")
 
 	open := begin(t, other)
 	run(t, open, `select outbox.claim_fair('node', '{0}', 1)`)
@@ -50,6 +50,28 @@ func TestClaimOutcome(t *testing.T) {
 	put(t, conn, "ns1", "q1", "new")
 	want("a message", "another", 5, 1, "served")
 	want("no shards", "another", 5, 0, "all_round")
+}
+
+// TestLateCommitIsNotAllRound: a claim does not say that nothing is due while a message is that was committed
+// long after it had come due, behind the edge from which claims look for such messages.
+func TestLateCommitIsNotAllRound(t *testing.T) {
+	t.Parallel()
+	db := setUp(t, longBacklog(1, 1, 1, 1))
+	conn := withoutWaiting(t, db.Connect(t))
+	claimOutcome(t, conn, "node", 5)
+	producer := begin(t, db.Connect(t))
+	run(t, producer, `select outbox.enqueue('late', 'q', 'late', '', delay => '1 ms')`)
+	run(t, producer, `select pg_sleep(0.3)`) // the edge stays 100 ms behind
+	put(t, conn, "ns1", "q1", "meanwhile")
+	claimOutcome(t, conn, "node", 5)
+	commit(t, producer)
+	if rows, outcome := claimOutcome(t, conn, "node", 5); rows == 0 && outcome != "cut" {
+		t.Errorf("a message is due, and the claim says %q", outcome)
+	} else if rows == 0 {
+		if rows, outcome = claimOutcome(t, conn, "node", 5); rows != 1 {
+			t.Errorf("the claim after that: %d rows, %q", rows, outcome)
+		}
+	}
 }
 
 // TestOnceLooksAtAll: sweep once delivers a message behind more idle namespaces than a claim
@@ -125,4 +147,16 @@ func TestRunLooksAtAll(t *testing.T) {
 		update outbox.pending as p set visible_after = 'infinity' where p.namespace <> 'ns9'`)
 	startNode(t, newNode(t, db, &collector{}, func(c *node.Config) { c.Tick = time.Hour }))
 	await(t, db.Pool, `select w.state = 'done' from outbox.why('9.1.1') as w`)
+}
+
+// TestClaimWhereNothingCanBeWritten: on a standby, or under default_transaction_read_only, a claim says so by its name.
+func TestClaimWhereNothingCanBeWritten(t *testing.T) {
+	t.Parallel()
+	conn := setUp(t, longBacklog(1, 1, 5, 1)).Connect(t)
+	run(t, conn, "set default_transaction_read_only = on")
+	_, err := conn.Exec(t.Context(), "select outbox.claim_fair('n', outbox.all_shards(), 1)")
+	wantError(t, err, "25006", "outbox.claim_fair: the transaction is read-only", "primary")
+	if got := one[int](t, conn, "select due from outbox.explain_claim('n', outbox.all_shards(), 1)"); got != 5 {
+		t.Errorf("explain_claim says that %d are due, want 5", got)
+	}
 }

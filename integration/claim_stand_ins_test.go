@@ -89,9 +89,9 @@ func TestStandInsOfAnotherSignature(t *testing.T) {
 		for what, change := range map[string][2]string{
 			"an argument less":      {"payloads boolean", ""},
 			"an argument renamed":   {"max_bytes", "most_bytes"},
-			"a column less":         {",\n               payload_bytes int, suspect int)", ")"},
+			"a column less":         {",\n               payload_bytes int, suspect int, created_at timestamptz, due_at timestamptz, claimed_at timestamptz)", ")"},
 			"a column renamed":      {"lease_until timestamptz", "leased_until timestamptz"},
-			"a column's type":       {"suspect int)", "suspect bigint)"},
+			"a column's type":       {"suspect int,", "suspect bigint,"},
 			"two columns exchanged": {"pass int,\n               payload_bytes int", "payload_bytes int,\n               pass int"},
 		} {
 			t.Run(name+", "+what, func(t *testing.T) {

@@ -41,7 +41,7 @@ func TestCLICheck(t *testing.T) {
 	// Long enough for more than a millisecond.
 	run(t, db.Pool, "select count(outbox.enqueue('n', 'q', 'x' || i, '')) from generate_series(1, 3000) as i")
 	sweepFails(t, db.DSN, 1, []string{"check", "--timeout", "1ms"}, "statement timeout", "--newest")
-	worker := db.Role(t)
-	run(t, db.Pool, "select outbox.grant_worker($1)", worker.Name)
-	sweepFails(t, worker.DSN, 1, []string{"check"}, "permission denied", "grant_operator")
+	producer := db.Role(t)
+	run(t, db.Pool, "select outbox.grant_producer($1)", producer.Name)
+	sweepFails(t, producer.DSN, 1, []string{"check"}, "permission denied", "grant_")
 }

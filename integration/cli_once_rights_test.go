@@ -44,6 +44,9 @@ func TestCLIMissingRight(t *testing.T) {
 		{[]string{"pause", "n"}, "outbox.grant_operator('role')"},
 		{[]string{"cancel", "k"}, "outbox.grant_operator('role')"},
 		{[]string{"redrive", "k"}, "outbox.grant_operator('role')"},
+		{[]string{"failed"}, "outbox.grant_operator('role')"},
+		{[]string{"retry", "k"}, "outbox.grant_operator('role')"},
+		{[]string{"purge", "n", "--yes"}, "outbox.grant_operator('role')"},
 		{[]string{"migrate", "up"}, "as the role that owns the schema"},
 	} {
 		sweepCall{dsn: role.DSN, args: tt.args, stdin: line}.do(t).want(t, 1, tt.args, tt.hint)

@@ -58,7 +58,7 @@ func TestCLIWhy(t *testing.T) {
 
 func TestCLIExplain(t *testing.T) {
 	t.Parallel()
-	db := pg.New(t)
+	db := setUp(t, ringByName)
 	if got := sweep(t, db.DSN, "explain"); got != "nothing is pending on these shards\n" {
 		t.Errorf("%q", got)
 	}
@@ -141,55 +141,49 @@ func TestCLIQuota(t *testing.T) {
 	}
 }
 
-// INV-8: what is paused stays as it is; each form of pause is taken back by the same.
-func TestCLIPauseResume(t *testing.T) {
+// TestCLIUnknownNamespace: a command about a namespace that has nothing does what it was asked, and says so
+// on standard error; one that has anything is not doubted.
+func TestCLIUnknownNamespace(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	put(t, db.Pool, "acme", "mail", "k")
-	for _, c := range []struct {
-		target []string
-		name   string
-	}{
-		{[]string{"acme"}, `namespace "acme"`},
-		{[]string{"acme", "--queue", "mail"}, `route "mail" of namespace "acme"`},
-		{[]string{"--all", "--queue", "mail"}, `route "mail" of all namespaces`},
-		{[]string{"--all"}, "everything"},
+	for _, namespace := range []string{"pending", "claimed", "failed", "delayed"} {
+		put(t, db.Pool, namespace, "q", namespace)
+	}
+	run(t, db.Pool, `update outbox.pending set ripe = false, visible_after = 'infinity' where namespace = 'delayed'`)
+	for _, row := range claim(t, db.Pool, "n1", 10) {
+		switch row.Namespace {
+		case "failed":
+			settle(t, db.Pool, "fail", row.ID, row.Token)
+		case "pending":
+			settle(t, db.Pool, "release", row.ID, row.Token)
+		}
+	}
+	run(t, db.Pool, `select outbox.set_quota('has a quota', 7), outbox.pause('is paused')`)
+	const doubt = "is that its name?"
+	for _, namespace := range []string{"pending", "claimed", "failed", "delayed", "has a quota", "is paused"} {
+		if got := (sweepCall{dsn: db.DSN, args: []string{"quota", namespace}}).do(t); got.code != 0 || strings.Contains(got.stderr, doubt) {
+			t.Errorf("%s: exit %d, %s", namespace, got.code, got.stderr)
+		}
+	}
+	for _, line := range []string{
+		"quota typo", "cancel --namespace typo --yes", "redrive --namespace typo", "redrive --namespace typo --error x", "retry --namespace typo",
+		"failed --namespace typo", "purge typo --yes", "pause typo", "quota typo2 9",
 	} {
-		pause := append([]string{"pause", "--note", "provider \x1bdown"}, c.target...)
-		resume := append([]string{"resume"}, c.target...)
-		if got, want := sweep(t, db.DSN, pause...), "paused "+c.name+"\n"; got != want {
-			t.Errorf("%q printed %q, want %q", pause, got, want)
+		args := strings.Fields(line)
+		for _, jsonLog := range []bool{false, true} {
+			if jsonLog {
+				args = append(args, "--log-format", "json")
+			}
+			got := (sweepCall{dsn: db.DSN, args: args}).do(t)
+			name := "typo"
+			if strings.Contains(line, "typo2") {
+				name = "typo2"
+			}
+			if got.code != 0 || !strings.Contains(got.stderr, doubt) || !strings.Contains(got.stderr, name) {
+				t.Errorf("%s: exit %d, standard error %q", args, got.code, got.stderr)
+			}
+			run(t, db.Pool, `select outbox.resume('typo'), outbox.clear_quota('typo2')`)
 		}
-		if got, want := sweep(t, db.DSN, pause...), c.name+" was paused already\n"; got != want {
-			t.Errorf("%q printed %q, want %q", pause, got, want)
-		}
-		if rows := claim(t, db.Pool, "n1", 10); len(rows) != 0 {
-			t.Errorf("%q: claimed %v", pause, rows)
-		}
-		if got := sweep(t, db.DSN, "status"); !strings.Contains(got, `provider \x1bdown`) || !strings.Contains(got, c.name+"  ") {
-			t.Errorf("status does not show the pause of %s:\n%s", c.name, got)
-		}
-		if got, want := sweep(t, db.DSN, resume...), "resumed "+c.name+"\n"; got != want {
-			t.Errorf("%q printed %q, want %q", resume, got, want)
-		}
-		if got, want := sweep(t, db.DSN, resume...), c.name+" was not paused\n"; got != want {
-			t.Errorf("%q printed %q, want %q", resume, got, want)
-		}
-	}
-	sweep(t, db.DSN, "pause", "--all", "--note", "night")
-	sweep(t, db.DSN, "pause", "acme", "--queue", "mail")
-	got := sweep(t, db.DSN, "resume", "acme")
-	for _, want := range []string{`namespace "acme" was not paused`, "still paused: everything, by ", `"night"`, `still paused: route "mail" of namespace "acme"`} {
-		if !strings.Contains(got, want) {
-			t.Errorf("resume lacks %q:\n%s", want, got)
-		}
-	}
-	type result struct {
-		Changed bool
-		Pauses  []struct{ Namespace, TaskQueue, Note *string }
-	}
-	if r := fromJSON[result](t, sweep(t, db.DSN, "resume", "--all", "--json")); !r.Changed || len(r.Pauses) != 1 {
-		t.Errorf("%+v", r)
 	}
 }
 
@@ -277,7 +271,8 @@ func TestCLINamespaceInChunks(t *testing.T) {
 	if got := sweep(t, db.DSN, "redrive", "--namespace", "acme", "--max", "1"); got != "redriven 1 message\n" {
 		t.Errorf("%q", got)
 	}
-	if got := sweep(t, db.DSN, "redrive", "--namespace", "acme"); got != fmt.Sprintf("redriven %d messages\n", n-1) {
+	sweepFails(t, db.DSN, 2, []string{"redrive", "--namespace", "acme"}, `redrive more than 1000 messages (namespace "acme")`, "--yes")
+	if got := sweep(t, db.DSN, "redrive", "--namespace", "acme", "--yes"); got != fmt.Sprintf("redriven %d messages\n", n-1) {
 		t.Errorf("%q", got)
 	}
 	if got := count("status = 'pending'"); got != n+1 {

@@ -40,6 +40,8 @@ func TestCLIReads(t *testing.T) {
 		append([]string{"cancel"}, picked[1]...),
 		append([]string{"redrive"}, picked[2]...),
 		{"redrive", "--id", strings.Join(ids, ",")},
+		{"failed", "--limit", "10", "--scan", "100"},
+		{"retry", picked[2][0]},
 		{"why", picked[0][0]},
 		{"why", picked[1][0]},
 		{"status", "--scan", "3"},
@@ -62,12 +64,32 @@ func TestCLIReadsWhereNothingCanBeWritten(t *testing.T) {
 	role := db.Role(t, "set default_transaction_read_only = on")
 	run(t, db.Pool, "select outbox.grant_operator($1)", role.Name)
 	for _, args := range [][]string{
-		{"status"}, {"nodes"}, {"explain"}, {"why", "k"}, {"check"}, {"quota", "acme"},
+		{"status"}, {"failed"}, {"failed", "--group"}, {"redrive", "--error", "e", "--dry-run"}, {"nodes"}, {"explain"}, {"why", "k"}, {"check"}, {"quota", "acme"},
 	} {
 		got := sweepCall{dsn: role.DSN, args: args}.do(t)
 		got.want(t, 0, args)
 	}
 	if n := one[int](t, db.Pool, "select count(*) from outbox.namespace"); n != 0 {
 		t.Error("showing a quota set one")
+	}
+	for _, args := range [][]string{
+		{"pause", "acme"},
+		{"resume", "acme"},
+		{"quota", "acme", "7"},
+		{"cancel", "k"},
+		{"cancel", "--namespace", "acme", "--yes"},
+		{"redrive", "k"},
+		{"retry", "k"},
+		{"prune"},
+		{"purge", "acme", "--yes"},
+	} {
+		sweepFails(t, role.DSN, 1, args, "25006", "default_transaction_read_only is on", "PGOPTIONS")
+	}
+	if got := one[string](t, db.Pool, "select status from outbox.messages"); got != "pending" {
+		t.Errorf("the message is %s", got)
+	}
+	sweepCall{dsn: role.DSN, args: []string{"cancel", "k"}, env: []string{"PGOPTIONS=-c default_transaction_read_only=off"}}.do(t).want(t, 0, nil)
+	if got := one[string](t, db.Pool, "select status from outbox.messages"); got != "cancelled" {
+		t.Errorf("the message is %s, although the setting was overruled", got)
 	}
 }

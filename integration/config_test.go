@@ -52,6 +52,7 @@ func TestPublicationForAllTables(t *testing.T) {
 	put(t, conn, "n", "q", "k")
 	for _, call := range []string{
 		"pause('n')", "pause('n', note => 'again')", "resume('n')", "set_quota('n', 1)", "clear_quota('n')",
+		"hold('n', 'q')", "lift('n', 'q')", "set_shared('q', false)",
 		"heartbeat('n1', '{0}')", "heartbeat('n1', '{1}')", "leave('n1')", "configure('{\"lease\": \"30 s\"}')",
 	} {
 		run(t, conn, "select outbox."+call)
@@ -80,10 +81,11 @@ func TestConfigure(t *testing.T) {
 		`{"shard_count": 0}`, `{"shard_count": 1025}`, `{"default_quota": -1}`, `{"lease": "0"}`, `{"retry_base": "2 h"}`,
 		`{"retry_jitter": 1.1}`, `{"retry_jitter": "NaN"}`, `{"retry_multiplier": "Infinity"}`, `{"max_batch": 0}`, `{"retention": "-1 s"}`, `{"lease": null}`,
 	} {
-		if _, err := conn.Exec(t.Context(), "select outbox.configure($1)", settings); err == nil {
-			t.Errorf("configure(%s) raised nothing", settings)
-		}
+		_, err := conn.Exec(t.Context(), "select outbox.configure($1)", settings)
+		wantError(t, err, "OB001", "What it takes: ") // by name, with its type and bounds
 	}
+	_, err := conn.Exec(t.Context(), `select outbox.configure('{"lease": "soon", "max_batch": 7}')`)
+	wantError(t, err, "OB001", "interval, lease >= '00:00:01' and lease <= '1 day'; integer, max_batch >= 1 and max_batch <= 100000.")
 	if after := one[string](t, conn, "select to_jsonb(outbox.settings())::text"); after != before {
 		t.Errorf("settings were %s, are %s", before, after)
 	}
@@ -94,7 +96,7 @@ func TestConfigure(t *testing.T) {
 		t.Errorf("%d shards, want 7", got)
 	}
 	put(t, conn, "n", "q", "k")
-	_, err := conn.Exec(t.Context(), `select outbox.configure('{"shard_count": 8}')`)
+	_, err = conn.Exec(t.Context(), `select outbox.configure('{"shard_count": 8}')`)
 	wantError(t, err, "OB005", "shard_count is fixed at 7")
 	run(t, conn, `select outbox.configure('{"shard_count": 7, "lease": "60 s"}')`)
 	_, err = conn.Exec(t.Context(), "delete from outbox.config")

@@ -137,6 +137,29 @@ func (c *crowd) prune(ctx context.Context, conn *pgx.Conn, rng *rand.Rand) error
 	return err
 }
 
+// purge deletes all there is of a namespace, while producers go on.
+func (c *crowd) purge(ctx context.Context, conn *pgx.Conn, rng *rand.Rand) error {
+	after, namespace := int64(0), fmt.Sprint("n", rng.IntN(4))
+	for {
+		var next int64
+		n, err := c.call(ctx, conn, "select p.purged from outbox.purge($1, 30, $2) as p", namespace, after)
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.pruned += n
+		c.mu.Unlock()
+		if err := conn.QueryRow(ctx, "select coalesce(max(m.id), 0) from (select m.id from outbox.message as m where m.id > $1 order by m.id limit 200) as m", after).Scan(&next); err != nil {
+			return err
+		}
+		if next == 0 {
+			_, err := c.call(ctx, conn, "select p.purged from outbox.purge($1, 30, 9223372036854775807) as p", namespace)
+			return err
+		}
+		after = next
+	}
+}
+
 // operate is an operator: it cancels, brings back, and changes quotas.
 func (c *crowd) operate(ctx context.Context, conn *pgx.Conn, rng *rand.Rand) error {
 	keys := make([]string, 200)
@@ -149,6 +172,9 @@ func (c *crowd) operate(ctx context.Context, conn *pgx.Conn, rng *rand.Rand) err
 		"select count(*) from outbox.redrive(array(select s.id from outbox.settled as s where s.outcome <> 'done' order by random() limit 40)) as x where $1::int >= 0 and $2::text[] is not null",
 		"select outbox.redrive('n' || $1::int % 4, 20) where $2::text[] is not null",
 		"select count(outbox.set_quota('n' || $1::int % 4, 20 + $1::int % 10, $1::int % 3 = 0)::text) where $2::text[] is not null",
+		"select count(*) from outbox.retry_now($2::text[]) as x where $1::int >= 0",
+		"select outbox.retry_now('n' || $1::int % 4, 20) where $2::text[] is not null",
+		"select count(*) from outbox.failed('n' || $1::int % 4) where $2::text[] is not null",
 		"select outbox.pause('n' || $1::int % 4)::int where $2::text[] is not null",
 		"select outbox.resume('n' || $1::int % 4)::int where $2::text[] is not null",
 	} {
@@ -202,5 +228,5 @@ func TestNoDeadlock(t *testing.T) {
 func TestOperatorBesideTraffic(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, true)
-	c.play(t, c.enqueue, c.enqueue, c.work, c.work, c.work, c.rescue, c.prune, c.prune, c.operate, c.operate)
+	c.play(t, c.enqueue, c.enqueue, c.work, c.work, c.work, c.rescue, c.prune, c.prune, c.operate, c.operate, c.purge)
 }

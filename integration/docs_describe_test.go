@@ -350,7 +350,7 @@ select p.proname::text,
          coalesce(E'table (\n  ' || a.gives || ')', lower(pg_get_function_result(p.oid)))),
        coalesce(obj_description(p.oid, 'pg_proc'), ''),
        p.prosrc || coalesce(pg_get_function_sqlbody(p.oid), ''),
-       case when p.proname like 'grant\_%' then cardinality($1::text[])
+       case when p.proname ~ '^(grant|revoke)_' then cardinality($1::text[])
             else coalesce((select min(r.n) - 1 from unnest($1::text[]) with ordinality as r(name, n)
                            where has_function_privilege(r.name, p.oid, 'execute')), 99) end::int
 from pg_proc as p left join part as a on a.oid = p.oid

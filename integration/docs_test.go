@@ -115,7 +115,7 @@ func TestSettingsReference(t *testing.T) {
 	flags := map[string]bool{}
 	for _, command := range []string{"run", "once"} {
 		help := sweepCall{args: []string{command, "--help"}}.do(t).stdout
-		for _, m := range regexp.MustCompile(`(?m)^ +(?:-\w, |    )--([a-z-]+)`).FindAllStringSubmatch(help, -1) {
+		for _, m := range regexp.MustCompile(`(?m)^ +(?:-\w, |    )--([a-z0-9-]+)`).FindAllStringSubmatch(help, -1) {
 			flags[m[1]] = true
 		}
 	}

@@ -61,6 +61,14 @@ func TestDriverEnqueueEveryWay(t *testing.T) {
 				t.Errorf("%s: message %d again: %+v", by.name, i, e)
 			}
 		}
+		plain := oddMessages(by.name + "/plain/")
+		plain = plain[len(plain)-3:] // nothing but defaults
+		if found, err := by.batch(t.Context(), plain); err != nil || len(found) != 3 || found[0].ID < 1 {
+			t.Fatalf("%s: without headers: %+v, %v", by.name, found, err)
+		}
+		for _, m := range plain {
+			wantStored(t, db.Pool, m)
+		}
 		if none, err := by.batch(t.Context(), nil); err != nil || len(none) != 0 {
 			t.Errorf("%s: no messages: %v, %v", by.name, none, err)
 		}
@@ -84,14 +92,15 @@ func TestDriverEnqueueDelay(t *testing.T) {
 					t.Fatal(err)
 				}
 				m.DispatchKey += "/batch"
-				if _, err := by.batch(t.Context(), []driver.Message{m}); err != nil {
+				at := driver.Message{Namespace: "n", TaskQueue: "q", DispatchKey: key + "/at once"}
+				if _, err := by.batch(t.Context(), []driver.Message{at, m}); err != nil {
 					t.Fatal(err)
 				}
 				want := (max(delay, 0) + 999) / 1000
 				if delay == math.MaxInt64 {
 					want = math.MaxInt64/1000 + 1
 				}
-				for _, k := range []string{key, m.DispatchKey} {
+				for k, want := range map[string]time.Duration{key: want, m.DispatchKey: want, at.DispatchKey: 0} {
 					if got := one[int64](t, db.Pool, `select (extract(epoch from p.visible_after - m.created_at) * 1e6)::bigint
 						from outbox.message as m join outbox.pending as p using (id) where m.dispatch_key = $1`, k); got != int64(want) {
 						t.Errorf("%s: due after %d us, want %d", k, got, want)

@@ -191,6 +191,18 @@ func TestEnqueueBatch(t *testing.T) {
 	}
 }
 
+// TestEnqueueBatchOfNewKeys: keys in no order, all of them new, come back by their places, each with its own delay.
+func TestEnqueueBatchOfNewKeys(t *testing.T) {
+	t.Parallel()
+	conn := pg.New(t).Connect(t)
+	ids := list[int64](t, conn, "select id from outbox.enqueue_batch('{n,n,n}', '{q,q,q}', '{c,a,b}', '{x,x,x}', delays => '{1h,null,2h}') order by ord")
+	got := list[string](t, conn, `select format('%s %s', m.dispatch_key, case when not p.ripe then round(extract(epoch from p.visible_after - m.created_at) / 3600) end)
+		from unnest($1::bigint[]) with ordinality as u(id, ord) join outbox.message as m on m.id = u.id join outbox.pending as p on p.id = u.id order by u.ord`, ids)
+	if want := []string{"c 1", "a ", "b 2"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // TestEnqueueBatchForeignKey: a key of another namespace raises with its positions,
 // also where both stand in one batch, and nothing is written (INV-3).
 func TestEnqueueBatchForeignKey(t *testing.T) {
@@ -212,6 +224,19 @@ func TestEnqueueBatchDefaults(t *testing.T) {
 	got := list[string](t, conn, `select format('%s %s %s %s', m.dispatch_key, m.content_type, m.headers, p.visible_after > clock_timestamp() + interval '50 min')
 		from outbox.message as m join outbox.pending as p on p.id = m.id order by 1`)
 	if want := []string{`a text/plain {"h": 1} t`, `b application/json {} f`}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestEnqueueBatchOddArrays: arrays that do not begin at 1, or have several dimensions, are taken element by element.
+func TestEnqueueBatchOddArrays(t *testing.T) {
+	t.Parallel()
+	conn := pg.New(t).Connect(t)
+	ids := list[int64](t, conn, `select id from outbox.enqueue_batch('[0:2]={n1,n2,n3}', '{{q1},{q2},{q3}}', '[7:9]={c,a,b}', array['[-1:1]={x,y,z}'::bytea[]],
+		'[2:4]={t/c,null,t/b}', null, '{1h,null,2h}') order by ord`)
+	got := list[string](t, conn, `select format('%s %s %s %s %s %s', m.namespace, m.task_queue, m.dispatch_key, convert_from(m.payload, 'UTF8'), m.content_type, not p.ripe)
+		from unnest($1::bigint[]) with ordinality as u(id, ord) join outbox.message as m on m.id = u.id join outbox.pending as p on p.id = u.id order by u.ord`, ids)
+	if want := []string{"n1 q1 c x t/c t", "n2 q2 a y application/json f", "n3 q3 b z t/b t"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -106,6 +106,27 @@ func TestDatabaseGoesAway(t *testing.T) {
 	}
 }
 
+// A drain that can neither settle nor give back what it has is no success: what was delivered comes again.
+func TestDrainWithoutDatabase(t *testing.T) {
+	t.Parallel()
+	server, db := ownServer(t)
+	fill(t, db.Pool, "ns", "q", 5, 100)
+	hang := newHanging()
+	n := startNode(t, newNode(t, db, hang, func(c *node.Config) { c.Share, c.DrainTimeout = 1, 300*time.Millisecond }))
+	eventually(t, "it has them all", func() bool { return len(hang.begun) == 5 })
+	if err := server.Server().Kill(t.Context()); err != nil {
+		t.Skipf("the server cannot be killed: %v", err)
+	}
+	n.Drain()
+	if err := n.ended(t); err == nil || !strings.Contains(err.Error(), "5 messages were neither settled nor given back") {
+		t.Errorf("Run returns %v", err)
+	}
+	if err := server.Server().Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the database answers", func() bool { return db.Pool.Ping(t.Context()) == nil })
+}
+
 // A settle that was cut off is made again.
 func TestSettleSurvivesTermination(t *testing.T) {
 	t.Parallel()

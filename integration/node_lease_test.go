@@ -98,7 +98,8 @@ func TestLeaseIsExtended(t *testing.T) {
 func TestLeaseEndsWithTheDelivery(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	shortLeases(t, db.Pool)
+	// Over long before the sink is given up, 5 s after the time-out, whatever the patience.
+	configureLease(t, db.Pool, 2*time.Second)
 	put(t, db.Pool, "ns", "q", "k")
 	let, begun := make(chan struct{}), make(chan struct{})
 	s := newNode(t, db, node.SinkFunc(func(context.Context, driver.Delivery) error {
@@ -109,7 +110,7 @@ func TestLeaseEndsWithTheDelivery(t *testing.T) {
 	done := onceNode(t, s)
 	<-begun
 	var other collector
-	n := startNode(t, newNode(t, db, &other, func(c *node.Config) { c.Node = "n2" }))
+	n := startNode(t, newNode(t, db, &other, func(c *node.Config) { c.Node, c.RescueEvery = "n2", 20*time.Millisecond }))
 	eventually(t, "the other node delivers it", func() bool { return len(other.keys()) == 1 })
 	close(let)
 	if err := <-done; err != nil {
@@ -130,14 +131,18 @@ func TestLeaseEndsWithTheDelivery(t *testing.T) {
 func TestClaimedAnewByTheSameNode(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
-	shortLeases(t, db.Pool)
 	put(t, db.Pool, "ns", "q", "k")
 	let, begun := make(chan struct{}), make(chan struct{}, 10)
 	n := startNode(t, newNode(t, db, node.SinkFunc(func(context.Context, driver.Delivery) error {
 		begun <- struct{}{}
 		<-let
 		return nil
-	}), func(c *node.Config) { c.DeliveryTimeout = 100 * time.Millisecond }))
+	}), func(c *node.Config) { c.DeliveryTimeout = patience() }))
+	eventually(t, "it is delivered", func() bool { return len(begun) == 1 })
+	tx := begin(t, db.Connect(t))
+	run(t, tx, "update outbox.claimed set lease_until = clock_timestamp() - interval '1 s'")
+	run(t, tx, "select outbox.rescue()")
+	commit(t, tx)
 	eventually(t, "it is delivered a second time", func() bool { return len(begun) == 2 })
 	close(let)
 	if s := n.drained(t); s.Claimed != 2 || s.Done != 1 || s.Lost != 1 {

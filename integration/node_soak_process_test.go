@@ -64,6 +64,8 @@ func soakRun(text string) error {
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		return err
 	}
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM) // before there is a log file: see soak.play
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, c.DSN)
 	if err != nil {
@@ -84,8 +86,6 @@ func soakRun(text string) error {
 	if err != nil {
 		return err
 	}
-	term := make(chan os.Signal, 1)
-	signal.Notify(term, syscall.SIGTERM)
 	go func() {
 		<-term
 		s.Drain()

@@ -137,6 +137,15 @@ func (s *soak) play(length time.Duration) []string {
 		return err == nil && n == 0
 	})
 	for i, p := range s.nodes {
+		eventually(s.t, p.name+" takes signals, or has ended", func() bool {
+			select {
+			case <-p.done:
+				return true
+			default:
+				_, err := os.Stat(filepath.Join(s.dir, p.name+".log"))
+				return err == nil
+			}
+		})
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 		<-p.done
 		if !p.cmd.ProcessState.Success() {

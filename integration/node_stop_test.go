@@ -139,7 +139,7 @@ func TestAbortWithRefused(t *testing.T) {
 	}
 	n := startNode(t, newNode(t, db, newHanging(), func(c *node.Config) {
 		c.Routes = map[string]node.Sink{"stalled": newHanging()}
-		c.Slots, c.Queue, c.Stash, c.Batch = 2, 3, 1, 10
+		c.Slots, c.Spare, c.Queue, c.Stash, c.Batch = 2, -1, 3, 1, 10
 	}))
 	eventually(t, "a hand-off is refused", func() bool { return n.Stats().Pauses == 1 })
 	n.cancel(nil)
@@ -221,6 +221,26 @@ func TestSinkThatDoesNotListen(t *testing.T) {
 	n.cancel(nil)
 	err := n.ended(t)
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "still works") {
+		t.Errorf("Run returns %v", err)
+	}
+	wantUntouched(t, db, 5)
+}
+
+// Nor can it hold a drain for longer than that may take, or a second where that is little.
+func TestDrainOfASinkThatDoesNotListen(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	fill(t, db.Pool, "ns", "q", 5, 100)
+	let, begun := make(chan struct{}), make(chan struct{}, 5)
+	defer close(let)
+	n := startNode(t, newNode(t, db, node.SinkFunc(func(context.Context, driver.Delivery) error {
+		begun <- struct{}{}
+		<-let
+		return nil
+	}), func(c *node.Config) { c.Slots, c.Share, c.DrainTimeout = 2, 1, 50*time.Millisecond }))
+	eventually(t, "deliveries hang", func() bool { return len(begun) == 2 && n.Stats().InFlight == 5 })
+	n.Drain()
+	if err := n.ended(t); err == nil || !strings.Contains(err.Error(), "a sink still works 1s after it was told to stop") {
 		t.Errorf("Run returns %v", err)
 	}
 	wantUntouched(t, db, 5)

@@ -33,10 +33,15 @@ func TestSweepVerdicts(t *testing.T) {
 		"undelivered joined": {
 			errors.Join(node.Permanent(plain), node.Undelivered(plain)), "pending", 0,
 		},
-		"nil error": {(*nilError)(nil), "pending", 1},
+		"unreachable":               {node.DestinationFailed(plain), "pending", 1},
+		"broken":                    {fmt.Errorf("so: %w", node.DestinationBroken(plain)), "pending", 1},
+		"busy":                      {node.Hold(plain, time.Hour), "pending", 0},
+		"gone":                      {node.DestinationGone(plain), "pending", 0},
+		"unreachable and permanent": {node.Permanent(node.DestinationFailed(plain)), "pending", 1},
+		"nil error":                 {(*nilError)(nil), "pending", 1},
 	}
 	for name := range answers {
-		put(t, db.Pool, "ns", "q", name)
+		put(t, db.Pool, "ns", name, name) // each to a destination of its own
 	}
 	put(t, db.Pool, "ns", "q", "panic")
 	run(t, db.Pool, `select outbox.configure('{"retry_base": "1 h", "retry_cap": "1 h"}')`)
@@ -53,6 +58,15 @@ func TestSweepVerdicts(t *testing.T) {
 		got := one[string](t, db.Pool, "select status || ' ' || attempt from outbox.messages where dispatch_key = $1", name)
 		if got != fmt.Sprint(want.status, " ", want.attempt) {
 			t.Errorf("%s: %s, want %s %d", name, got, want.status, want.attempt)
+		}
+	}
+	for name, want := range map[string]string{"unreachable": "failing", "broken": "failing", "busy": "held", "gone": "held"} {
+		got, err := driver.Observe(t.Context(), db.Pool, []driver.Destination{{Namespace: "ns", TaskQueue: name}})
+		if err != nil || len(got) != 1 || string(got[0].Health) != want || (want == "held") != (got[0].Reason != "") {
+			t.Errorf("%s: the destination is %+v, %v, want %s", name, got, err, want)
+		}
+		if gone := len(got) == 1 && got[0].Until.Year() == 9999; gone != (name == "gone") {
+			t.Errorf("%s: the destination is %+v", name, got)
 		}
 	}
 	for name, part := range map[string]string{"panic": "panicked: at\uFFFD the disco", "plain": "no\uFFFDt \uFFFD today", "nil error": "nil"} {

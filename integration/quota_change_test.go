@@ -37,7 +37,7 @@ func TestQuotaChanges(t *testing.T) {
 		{"select outbox.pause('ns1')", 3, 0},
 		{"select outbox.set_quota('ns1', 20)", 0, 0},
 		{"select outbox.resume('ns1')", 0, 11},
-		{"select outbox.pause(null, null, 'all')", 1, 0},
+		{"select outbox.pause(note => 'all', everything => true)", 1, 0},
 		{"select outbox.resume(null)", 0, 1},
 		{"select outbox.pause('ns1', 'q1'), outbox.pause(null, 'q2')", 1, 0},
 		{"select outbox.resume('ns1', 'q1'), outbox.resume(null, 'q2')", 0, 1},

@@ -9,7 +9,7 @@ import (
 // restoredContent is what a data-only restore brings: not when the migrations ran, nor what the
 // target had as its default quota.
 const restoredContent = `
-	select string_agg(c.relname || ': ' || query_to_xml(format('select t.* from outbox.%I as t order by t::text', c.relname), false, false, '')::text,
+	select string_agg(c.relname || ': ' || query_to_xml(format('select t::text from outbox.%I as t order by 1', c.relname), false, false, '')::text,
 	                  e'\n' order by c.relname)
 	from pg_class as c where c.relnamespace = 'outbox'::regnamespace and c.relkind = 'r'
 	  and c.relname not in ('migration', 'schema_migrations', 'former_quota')`

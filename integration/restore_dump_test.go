@@ -101,6 +101,7 @@ func TestDumpRestore(t *testing.T) {
 	run(t, conn, `select outbox.fail(array[$1::bigint], array[$2::bigint], array['it broke'])`, claimedBefore[2].ID, claimedBefore[2].Token)
 	run(t, conn, `select outbox.cancel(array['b-60'])`)
 	before := one[string](t, conn, dumpContent)
+	described := describeSchema(t, conn, true) // the restores are at the same time, the connection is one
 	major := one[int](t, conn, `select current_setting('server_version_num')::int / 10000`)
 
 	check := func(t *testing.T, command []string, target pgtest.Database, how string, schema bool) {
@@ -114,7 +115,7 @@ func TestDumpRestore(t *testing.T) {
 			t.Errorf("the content differs, dumped (-), restored (+):\n%s", diff)
 		}
 		if schema { // another major version writes some definitions otherwise
-			wantSchema(t, to, describeSchema(t, conn, true))
+			wantSchema(t, to, described)
 		}
 		status, err := migrations.Version(t.Context(), target.DSN)
 		if err != nil || status.Version != latestVersion(t) || status.Dirty {

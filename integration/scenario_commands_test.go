@@ -50,14 +50,18 @@ func (s *scenario) do(t *testing.T, line string) (string, error) {
 		return s.explain(t, c)
 	case "complete", "retry", "fail", "release", "extend":
 		return s.settle(t, c)
-	case "pause", "resume":
+	case "unreachable", "broken", "busy", "gone", "complete-all":
+		return s.failDestination(t, c)
+	case "hold", "lift", "shared", "ramp", "later", "observe", "holds", "destinations":
+		return s.destination(t, c)
+	case "pause", "resume", "end":
 		return s.pause(t, c)
 	case "due":
 		when := "now"
 		if len(c.args) > 0 && !strings.Contains(c.args[0], "/") {
 			when, c.args = c.args[0], c.args[1:]
 		}
-		return "", s.exec(t, `update outbox.pending as p set visible_after = `+instant(when)+` from outbox.message as m
+		return "", s.exec(t, `update outbox.pending as p set visible_after = `+instant(when)+`, ripe = `+instant(when)+` <= clock_timestamp() from outbox.message as m
 			where m.id = p.id and (m.dispatch_key = any ($1) or coalesce(cardinality($1::text[]), 0) = 0)`, c.args)
 	case "expire":
 		return "", s.exec(t, `update outbox.claimed as c set lease_until = clock_timestamp() - interval '1 s' from outbox.message as m
@@ -159,6 +163,21 @@ func expand(word string) []string {
 	return all
 }
 
+// keyRange gives a/q/1, a/q/2, a/q/3 for a/q/[1..3], as enqueue names keys, and otherwise what expand gives.
+func keyRange(word string) []string {
+	m := span.FindStringSubmatch(word)
+	if m == nil || m[4] != "" {
+		return expand(word)
+	}
+	from, _ := strconv.Atoi(m[2])
+	to, _ := strconv.Atoi(m[3])
+	var keys []string
+	for i := from; i <= to; i++ {
+		keys = append(keys, m[1]+strconv.Itoa(i))
+	}
+	return keys
+}
+
 func (s *scenario) enqueue(t *testing.T, c command) (string, error) {
 	var lanes []string
 	add := func(n int) error {
@@ -200,7 +219,8 @@ func (s *scenario) enqueueOne(t *testing.T, c command, lane string, n int) error
 	if err := s.exec(t, "select outbox.enqueue($1, $2, $3, $4::bytea)", namespace, queue, key, make([]byte, size)); err != nil {
 		return err
 	}
-	return s.exec(t, `update outbox.pending as p set shard = coalesce($2::text::int, p.shard), visible_after = `+instant(c.or("due", "-1h"))+`
+	return s.exec(t, `update outbox.pending as p set shard = coalesce($2::text::int, p.shard), visible_after = `+instant(c.or("due", "-1h"))+`,
+		  ripe = `+instant(c.or("due", "-1h"))+` <= clock_timestamp()
 		where p.id = (select m.id from outbox.message as m where m.dispatch_key = $1)`, key, c.opt("shard"))
 }
 
@@ -223,14 +243,20 @@ func shards(list string) string {
 	return strings.Join(parts, " || ")
 }
 
+// session is an open transaction of that name.
+func (s *scenario) session(t *testing.T, name string) pgx.Tx {
+	t.Helper()
+	if s.sessions[name] == nil {
+		s.sessions[name] = begin(t, s.db.Connect(t, pgtest.Param("application_name", name)))
+	}
+	return s.sessions[name]
+}
+
 func (s *scenario) claim(t *testing.T, c command) (string, error) {
 	t.Helper()
 	var q querier = s.conn
 	if name := c.opts["in"]; name != "" {
-		if s.sessions[name] == nil {
-			s.sessions[name] = begin(t, s.db.Connect(t, pgtest.Param("application_name", name)))
-		}
-		q = s.sessions[name]
+		q = s.session(t, name)
 	}
 	times, err := strconv.Atoi(c.or("times", "1"))
 	if err != nil {
@@ -274,9 +300,19 @@ func claimText(rows []claimRow, sum bool) string {
 		for _, name := range slices.Sorted(maps.Keys(counts)) {
 			parts = append(parts, fmt.Sprintf("%s %d", name, counts[name]))
 		}
-		return fmt.Sprintf("%d and %d: %s\n", len(passes[1]), len(passes[2]), strings.Join(parts, ", "))
+		probes := ""
+		if len(passes[0]) > 0 {
+			probes = fmt.Sprintf("%d probes, ", len(passes[0]))
+		}
+		return fmt.Sprintf("%s%d and %d: %s\n", probes, len(passes[1]), len(passes[2]), strings.Join(parts, ", "))
 	}
-	text := "slices:   " + strings.Join(passes[1], " ") + "\n"
+	text := ""
+	if len(passes[0]) > 0 {
+		text = "probes:   " + strings.Join(passes[0], " ") + "\n"
+	}
+	if len(passes[1]) > 0 {
+		text += "slices:   " + strings.Join(passes[1], " ") + "\n"
+	}
 	if len(passes[2]) > 0 {
 		text += "leftover: " + strings.Join(passes[2], " ") + "\n"
 	}
@@ -296,8 +332,17 @@ func (s *scenario) settle(t *testing.T, c command) (string, error) {
 	if c.has("old") {
 		back = 2
 	}
+	quiet := c.has("quiet")
+	var q querier = s.conn
+	if name := c.opts["in"]; name != "" {
+		q = s.session(t, name)
+	}
+	var keys []string
+	for _, arg := range c.args {
+		keys = append(keys, keyRange(arg)...)
+	}
 	var out strings.Builder
-	for _, key := range c.args {
+	for _, key := range keys {
 		tokens := s.tokens[key]
 		if len(tokens) < back {
 			return out.String(), fmt.Errorf("%s was not claimed that often", key)
@@ -312,9 +357,13 @@ func (s *scenario) settle(t *testing.T, c command) (string, error) {
 			sql += ", array[$4::text::interval]"
 			args = append(args, c.opt("delay"))
 		}
-		var n int
-		if err := s.conn.QueryRow(t.Context(), sql+")", args...).Scan(&n); err != nil {
+		rows, _ := q.Query(t.Context(), sql+")", args...)
+		n, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
+		if err != nil {
 			return out.String(), err
+		}
+		if quiet && n == 1 {
+			continue
 		}
 		fmt.Fprintf(&out, "%s: %s\n", key, [...]string{"lost", c.name}[n])
 	}
@@ -330,10 +379,18 @@ func (s *scenario) pause(t *testing.T, c command) (string, error) {
 	if !isRoute {
 		args[1] = nil
 	}
-	if c.name == "resume" {
+	switch c.name {
+	case "end":
+		return "", s.exec(t, `update outbox.pause as p set until = clock_timestamp()
+			where p.namespace is not distinct from $1 and p.task_queue is not distinct from $2`, args...)
+	case "resume":
 		return s.table(t, "select 'was not paused' from outbox.resume($1, $2) as r where not r", args...)
 	}
-	return s.table(t, "select 'was paused' from outbox.pause($1, $2, $3) as p where not p", append(args, c.opt("note"))...)
+	until := "null"
+	if when := c.opts["until"]; when != "" {
+		until = instant(when)
+	}
+	return s.table(t, "select 'was paused' from outbox.pause($1, $2, $3, "+until+", $4) as p where not p", append(args, c.opt("note"), namespace == "*" && !isRoute)...)
 }
 
 func (s *scenario) show(t *testing.T, c command) (string, error) {

@@ -23,7 +23,8 @@ import (
 //	enqueue NS[1..N]/QUEUE[1..M] xN      the same for every namespace and queue
 //	due [WHEN] KEY ...                   change when pending messages are due (now)
 //	quota NS N|default [strict]          set a quota
-//	pause WHAT [note=]   resume WHAT     WHAT: NS, NS/QUEUE, */QUEUE or *
+//	pause WHAT [note=] [until=WHEN]      WHAT: NS, NS/QUEUE, */QUEUE or *
+//	resume WHAT          end WHAT        end: its pause is over by itself
 //	claim NODE [batch=N] [shards=A-B,C|none]  claim, and print the keys in order
 //	    [max_bytes=N] [in=SESSION]       in=: leave the transaction open
 //	    [times=N] [sum] [then=complete]  repeat; print counts; settle each at once
@@ -35,6 +36,15 @@ import (
 //	expire KEY ...   rescue [max=N]      leases expire; rescue takes the messages back
 //	cancel KEY ...   cancel-namespace NS [max=N]
 //	redrive KEY ...  redrive-namespace NS [max=N]
+//	unreachable|broken|busy|gone KEY ...     the destination failed: one call for all keys
+//	    [hold=WHEN] [error=TEXT] [shared] [old] [in=SESSION]
+//	complete-all KEY ...                 complete, in one call
+//	hold WHAT [for=WHEN] [reason=]   lift WHAT      WHAT: NS/QUEUE, or */QUEUE for the route of all
+//	shared QUEUE true|false|nodes
+//	ramp WHAT                            one that is coming back stays at the beginning of that
+//	later WHEN                           so much time goes by for destinations, and for what waits
+//	observe WHAT ...                     how they are; also reads what was reported
+//	holds                                outbox.holds;  destinations: all that is known of any
 //	prune [AGE] [failed]
 //	show [NS] [sum]                      messages by the view, or counts by state
 //
@@ -55,7 +65,7 @@ func TestScenarios(t *testing.T) {
 			if !strings.Contains(string(text), "INV-") {
 				t.Error("it cites no guarantee")
 			}
-			db := pg.New(t)
+			db := setUp(t, ringByName)
 			s := &scenario{
 				conn: impatient(t, db.Connect(t, pgtest.Param("application_name", "scenario"))), db: db,
 				tokens: map[string][]int64{}, count: map[string]int{}, sessions: map[string]pgx.Tx{},

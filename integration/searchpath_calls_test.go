@@ -137,9 +137,27 @@ func TestTrapsAndSweep(t *testing.T) {
 		do("", "explain", "--shards", "0-3", "--only", "n1", "--max-bytes", "10")
 		do("", "why", mode+"1")
 		do("", "resume", "n1")
+		do("", "hold", "n1", "--queue", "q", "--for", "1h", "--reason", "why")
+		do("", "holds", "n1")
+		do("", "lift", "n1", "--queue", "q")
+		run(t, conn, "update outbox.destination set lifted_at = lifted_at - interval '1 minute'")
+		pages := serveUI(t, dsn, "--actions")
+		ran["ui"] = true
+		for _, path := range []string{"/", "/tenant?name=n1", "/failed", "/nodes", "/message?key=" + mode + "1"} {
+			if text := pages.page(t, path); strings.Contains(text, "trap") {
+				t.Errorf("%s: %s shows %s", mode, path, text)
+			}
+		}
+		_ = pages.cmd.Process.Kill()
+		<-pages.done
 		do("", "cancel", mode+"1", mode+"2")
 		do("", "cancel", "--namespace", "n2", "--yes")
+		do("", "failed")
+		do("", "failed", "--group", "--namespace", "n1")
+		do("", "retry", mode+"4")
+		do("", "retry", "--namespace", "n1")
 		do("", "redrive", mode+"1")
+		do("", "redrive", "--namespace", "n2", "--error", "e", "--rate", "50/s")
 		do("", "redrive", "--namespace", "n2")
 		do("", "redrive", "--id", fmt.Sprint(one[int64](t, conn, "select id from outbox.message where dispatch_key = $1", mode+"2")))
 		if got := do("", "once", "--sink", "stdout"); !strings.Contains(got, mode+"1") {
@@ -156,7 +174,10 @@ func TestTrapsAndSweep(t *testing.T) {
 			t.Errorf("%s: run logs %s", mode, log)
 		}
 		do("", "check")
+		do("", "purge", "n0", "--yes")
 		do("", "prune", "--older-than", "0s", "--failed", "--yes")
+		do("", "completion", "bash")
+		do("", "man")
 		do("", "version")
 		do("", "help")
 		do("", "migrate", "version")
@@ -284,6 +305,7 @@ func driverCalls(t *testing.T, db *pgxpool.Pool, past querier, prefix string) {
 			if !m.LeaseUntil.Equal(until) {
 				t.Errorf("%s: lease until %v, not %v", prefix, m.LeaseUntil, until)
 			}
+			wantInstants(t, past, m)
 			refs = append(refs, m.Ref())
 		}
 		return refs
@@ -306,6 +328,29 @@ func driverCalls(t *testing.T, db *pgxpool.Pool, past querier, prefix string) {
 	if processes[prefix] != "p" {
 		t.Errorf("%s: NodeProcesses says %q", prefix, processes)
 	}
+	survey, err := driver.Survey(ctx, db)
+	must("Survey", err)
+	if survey.Due != int64(len(want)) || survey.ShardCount != len(shards) || survey.Expired == nil {
+		t.Errorf("%s: Survey says %+v", prefix, survey)
+	}
+	page, err := driver.SurveyNamespaces(ctx, db, driver.SurveyPage{Size: 10, MaxTime: time.Hour})
+	must("SurveyNamespaces", err)
+	named, err := driver.SurveyNamed(ctx, db, []string{"nobody", "ns"})
+	must("SurveyNamed", err)
+	oldest := one[time.Time](t, past, "select min(p.visible_after) from outbox.pending as p")
+	if len(page) != 1 || len(named) != 2 || named[0].Due != 0 || page[0].Namespace != "ns" || page[0].Due != int64(len(want)) ||
+		!page[0].OldestDue.Equal(oldest) || page[0].Waited() <= 0 || page[0].Waited() > patience() || named[0].Waited() != 0 {
+		t.Errorf("%s: the namespaces are surveyed as %+v and %+v", prefix, page, named)
+	}
+	rest, err := driver.SurveyNamespaces(ctx, db, driver.SurveyPage{After: "ns", Size: 10})
+	must("SurveyNamespaces", err)
+	if len(rest) != 0 {
+		t.Errorf("%s: behind the last namespace there is %+v", prefix, rest)
+	}
+	_, err = driver.ReadHorizon(ctx, db)
+	must("ReadHorizon", err)
+	_, err = driver.Check(ctx, db, 1000)
+	must("Check", err)
 	refs := claim(false)
 	lost, err := driver.Extend(ctx, db, refs, time.Minute)
 	settled("Extend", lost, err)
@@ -339,5 +384,67 @@ func driverCalls(t *testing.T, db *pgxpool.Pool, past querier, prefix string) {
 	must("Cancel", err)
 	if len(cancelled) != 3 || cancelled[0].Was != "pending" || !strings.HasPrefix(cancelled[0].DispatchKey, prefix) {
 		t.Errorf("%s: Cancel says %v, want the three that were pending", prefix, cancelled)
+	}
+	driverDestinations(t, db, past, prefix)
+}
+
+// driverDestinations makes the calls about destinations.
+func driverDestinations(t *testing.T, db *pgxpool.Pool, past querier, prefix string) {
+	t.Helper()
+	ctx := t.Context()
+	namespace, hour := prefix+`dest\'"`, time.Hour
+	var messages []driver.Message
+	for _, taskQueue := range []string{"busy", "gone", "NULL"} {
+		messages = append(messages, driver.Message{Namespace: namespace, TaskQueue: taskQueue, DispatchKey: prefix + " to " + taskQueue})
+	}
+	if _, err := driver.EnqueueBatch(ctx, db, messages); err != nil {
+		t.Fatalf("%s: EnqueueBatch: %v", prefix, err)
+	}
+	claimed, err := driver.Claim(ctx, db, driver.ClaimRequest{Node: "n1", Shards: one[[]int32](t, past, "select outbox.all_shards()"), Batch: 100})
+	if err != nil || len(claimed.Deliveries) != len(messages) {
+		t.Fatalf("%s: Claim: %d messages, %v", prefix, len(claimed.Deliveries), err)
+	}
+	failures := make([]driver.DestinationFailure, len(messages))
+	for i, m := range claimed.Deliveries {
+		failures[i] = driver.DestinationFailure{Ref: m.Ref(), Kind: driver.Unreachable, Reason: "because"}
+		switch m.TaskQueue {
+		case "busy":
+			failures[i].Kind, failures[i].Hold = driver.Busy, &hour
+		case "gone":
+			failures[i].Kind = driver.Gone
+		}
+	}
+	if lost, err := driver.FailDestination(ctx, db, failures); err != nil || len(lost) > 0 {
+		t.Errorf("%s: FailDestination: %v were lost, %v", prefix, lost, err)
+	}
+	before := one[time.Time](t, past, "select clock_timestamp()")
+	health, err := driver.Observe(ctx, db, []driver.Destination{
+		{Namespace: namespace, TaskQueue: "busy"}, {Namespace: namespace, TaskQueue: "gone"}, {Namespace: namespace, TaskQueue: "NULL"}, {TaskQueue: "busy"},
+	})
+	if err != nil || len(health) != 4 {
+		t.Fatalf("%s: Observe: %+v, %v", prefix, health, err)
+	}
+	if h := health[0]; h.Health != driver.Held || h.Reason != "because" || h.Until.Before(before.Add(hour)) || h.Until.After(before.Add(hour+patience())) {
+		t.Errorf("%s: the busy one is %+v", prefix, h)
+	}
+	if h := health[1]; h.Health != driver.Held || h.Until.Year() != 9999 {
+		t.Errorf("%s: the one that is gone is %+v", prefix, h)
+	}
+	if health[2].Health != driver.Failing || health[3].Health != driver.Well {
+		t.Errorf("%s: the others are %+v", prefix, health[2:])
+	}
+	events, err := driver.HoldEvents(ctx, db, 100)
+	if err != nil || len(events) != 3 {
+		t.Fatalf("%s: HoldEvents: %+v, %v", prefix, events, err)
+	}
+	since := one[time.Time](t, past, "select d.held_since from outbox.destination as d where d.namespace = $1 and d.task_queue = 'busy'", namespace)
+	for _, e := range events {
+		if e.Namespace != namespace || e.TaskQueue == "busy" && (e.Event != "held" || !e.Since.Equal(since)) || e.At.Before(since.Add(-hour)) || e.By != "n1" || e.Reason != "because" {
+			t.Errorf("%s: an event is %+v", prefix, e)
+		}
+	}
+	keys := one[[]string](t, past, "select array_agg(m.dispatch_key::text) from outbox.message as m where m.namespace = $1", namespace)
+	if cancelled, err := driver.Cancel(ctx, db, keys); err != nil || len(cancelled) != len(messages) {
+		t.Errorf("%s: Cancel: %v, %v", prefix, cancelled, err)
 	}
 }

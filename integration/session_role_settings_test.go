@@ -20,6 +20,9 @@ var oddSettings = []string{
 	"set bytea_output = 'escape'", "set datestyle = 'German'", "set intervalstyle = 'sql_standard'", "set extra_float_digits = -15",
 	"set timezone = 'Asia/Kathmandu'", "set default_transaction_isolation = 'serializable'", "set quote_all_identifiers = on",
 	"set xmlbinary = 'hex'", "set lc_monetary = 'C'", "set transform_null_equals = on",
+	"set row_security = off", "set search_path = ''", "set default_transaction_deferrable = on", "set plan_cache_mode = 'force_custom_plan'",
+	"set enable_indexscan = off", "set enable_indexonlyscan = off", "set enable_sort = off", "set enable_nestloop = off", "set enable_hashagg = off",
+	"set lock_timeout = '10 min'", "set statement_timeout = '10 min'", "set idle_in_transaction_session_timeout = '10 min'",
 }
 
 // What the driver reads depends on no setting of a role, in whatever query mode: payloads,
@@ -122,6 +125,15 @@ func TestRoleSettingsAndSweep(t *testing.T) {
 		sweep(t, dsn, "why", key+`'\`)
 		sweep(t, dsn, "nodes")
 		sweep(t, dsn, "check")
+		sweep(t, dsn, "hold", "mö😀", "--queue", `q\`, "--for", "1h", "--reason", `\'`)
+		if got, want := sweep(t, dsn, "holds", "--json"), sweep(t, db.DSN, "holds", "--json"); got != want || !strings.Contains(got, `\\'`) {
+			t.Errorf("%s: holds says %s, as another role %s", mode, got, want)
+		}
+		sweep(t, dsn, "lift", "mö😀", "--queue", `q\`)
+		sweep(t, dsn, "failed")
+		sweep(t, dsn, "retry", "--namespace", "mö😀")
+		sweep(t, dsn, "redrive", "--namespace", "mö😀")
+		sweep(t, dsn, "explain")
 		sweep(t, dsn, "resume", "mö😀")
 		if got := sweep(t, dsn, "once", "--sink", "stdout"); !strings.Contains(got, `"mö😀"`) || !strings.Contains(got, bytes) {
 			t.Errorf("%s: delivered %q", mode, got)

@@ -23,7 +23,7 @@ func TestAttempts(t *testing.T) {
 	}
 	step := func(how string) {
 		t.Helper()
-		run(t, conn, "update outbox.pending set visible_after = '-infinity'")
+		run(t, conn, "update outbox.pending set visible_after = '-infinity', ripe = true")
 		row := claimOne(t, conn, "n1")
 		if how == "rescue" {
 			expire(t, conn, "n")
@@ -142,7 +142,7 @@ func TestRetryDelay(t *testing.T) {
 		{"'-5 years'", "0", "0", 1},
 		{"'178000000 years'", "365242.5 days", "365242.5 days", 1},
 	} {
-		run(t, conn, "update outbox.pending set visible_after = '-infinity', attempt = $1", c.attempt)
+		run(t, conn, "update outbox.pending set visible_after = '-infinity', ripe = true, attempt = $1", c.attempt)
 		row := claimOne(t, conn, "n1")
 		tx := begin(t, conn)
 		run(t, tx, "create temp table before on commit drop as select clock_timestamp() as at")

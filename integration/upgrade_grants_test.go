@@ -34,6 +34,7 @@ func TestUpgradeKeepsRights(t *testing.T) {
 		}
 		run(t, db.Connect(t, pgtest.As(operator)), "select * from outbox.explain_claim('n', '{0}', 1)")
 		run(t, db.Connect(t, pgtest.As(operator)), "select * from outbox.nodes")
+		run(t, db.Connect(t, pgtest.As(operator)), "select * from outbox.namespaces")
 	}
 	up(latestVersion(t))
 	use("after the upgrade")

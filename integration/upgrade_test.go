@@ -74,7 +74,7 @@ func nextFunctions(t *testing.T) (up, down string) {
 		t.Fatal(err)
 	}
 	edits := map[string][]string{
-		"claim_fair.sql":   {"suspect int)", "suspect bigint, extra text)", "octet_length(m.payload), u.suspect\n", "octet_length(m.payload), u.suspect::bigint, null::text\n"},
+		"claim_fair.sql":   {"suspect int,", "suspect bigint, extra text,", "v_read.sizes[u.i], v_read.suspects[u.i],", "v_read.sizes[u.i], v_read.suspects[u.i]::bigint, null::text,"},
 		"complete.sql":     {"tokens bigint[])", "tokens bigint[], note text default null)"},
 		"enqueue.sql":      {"delay interval default null)", "delay interval default null, note text default null)", "jsonb, interval)", "jsonb, interval, text)"},
 		"grants.sql":       {"jsonb, interval)", "jsonb, interval, text)"},

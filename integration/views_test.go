@@ -66,9 +66,28 @@ func TestNamespacesView(t *testing.T) {
 	if want := []string{"big 10 2 0 256 f f", "exact 10 0 0 0 f f", "idle 0 0 0 9 t t", "small 1 0 2 256 f f"}; !slices.Equal(got, want) {
 		t.Errorf("got:\n%q\nwant:\n%q", got, want)
 	}
-	run(t, conn, "select outbox.pause(null)")
+	run(t, conn, "select outbox.pause(everything => true)")
 	if got := one[int](t, conn, "select count(*) from outbox.namespaces where paused"); got != 4 {
 		t.Errorf("%d are paused with everything, want 4", got)
+	}
+}
+
+// TestNamespacesViewDue: what waits for its time is pending and not ripe; the oldest due message is found on
+// any route and shard, ripe or not yet.
+func TestNamespacesViewDue(t *testing.T) {
+	t.Parallel()
+	conn := pg.New(t).Connect(t)
+	run(t, conn, `select outbox.enqueue('due', 'q' || n % 3, 'due ' || n, '', delay => n % 2 * interval '1 h') from generate_series(1, 30) as n;
+		select outbox.enqueue('later', 'q', 'later', '', delay => '1 h'), outbox.enqueue('came due', 'q', 'came due', '', delay => '1 h')`)
+	at := func(key, instant string) {
+		run(t, conn, `update outbox.pending as p set visible_after = $2::text::timestamptz
+			where p.id = (select m.id from outbox.messages as m where m.dispatch_key = $1)`, key, instant)
+	}
+	at("due 18", "2026-01-01 00:00:00Z")
+	at("came due", "2026-01-02 00:00:00Z")
+	got := list[string](t, conn, `select format('%s %s %s %s', namespace, pending, unripe, oldest_due_at at time zone 'UTC') from outbox.namespaces order by namespace`)
+	if want := []string{"came due 1 1 2026-01-02 00:00:00", "due 30 15 2026-01-01 00:00:00", "later 1 1 "}; !slices.Equal(got, want) {
+		t.Errorf("got:\n%q\nwant:\n%q", got, want)
 	}
 }
 
@@ -118,7 +137,7 @@ func TestPauseShowsInWhy(t *testing.T) {
 		{"'n'", `^paused by \S+ since [0-9: -]+, "why"$`},
 		{"'n', 'q'", `^route 'q' is paused by \S+ since [0-9: -]+, "why"$`},
 		{"null, 'q'", `^route 'q' of all is paused by \S+ since [0-9: -]+, "why"$`},
-		{"null", `^everything is paused by \S+ since [0-9: -]+, "why"$`},
+		{"everything => true", `^everything is paused by \S+ since [0-9: -]+, "why"$`},
 	} {
 		run(t, conn, fmt.Sprintf("select outbox.pause(%s, note => 'why')", c.args))
 		for _, call := range []string{"outbox.why('k')", "outbox.explain_claim('n1', outbox.all_shards(), 10)"} {
@@ -129,7 +148,7 @@ func TestPauseShowsInWhy(t *testing.T) {
 		if got := claim(t, conn, "n1", 10); len(got) != 0 {
 			t.Errorf("paused %s, and %d were claimed", c.args, len(got))
 		}
-		run(t, conn, fmt.Sprintf("select outbox.resume(%s)", c.args))
+		run(t, conn, "delete from outbox.pause")
 	}
 	claimOne(t, conn, "n1")
 }

@@ -104,7 +104,7 @@ func (c *cancelCmd) namespace(ctx context.Context, a *app) error {
 		return err
 	}
 	return a.withConn(ctx, func(conn *pgx.Conn) error {
-		done, err := a.inChunks(ctx, conn, c.Max, `select outbox.cancel_namespace($2::text, $1::int)`, c.Namespace)
+		done, err := a.inNamespace(ctx, conn, string(c.Namespace), c.Max, `select outbox.cancel_namespace($2::text, $1::int)`)
 		return a.printCount(c.JSON, cancelResult{Cancelled: done}, "cancelled", done, err)
 	})
 }

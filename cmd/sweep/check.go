@@ -95,7 +95,7 @@ func printViolations(a *app, found []violation) error {
 	if len(found) == 0 {
 		return a.printf("No violation found.")
 	}
-	t := newTable(a.stdout, "guarantee", "subject", "detail")
+	t := newTable(a.stdout, true, "guarantee", "subject", "detail")
 	for i, v := range found {
 		t.row(v.Guarantee, v.Subject, v.Detail)
 		if i == len(found)-1 || found[i+1].Guarantee != v.Guarantee || found[i+1].Hint != v.Hint {

@@ -61,6 +61,16 @@ func (a *app) inChunks(ctx context.Context, conn *pgx.Conn, limit int64, sql str
 	}
 }
 
+// inNamespace is inChunks for a namespace, which is $2. Where there was nothing to change, and nothing of
+// such a namespace at all, it says so.
+func (a *app) inNamespace(ctx context.Context, conn *pgx.Conn, namespace string, limit int64, sql string) (done int64, err error) {
+	done, err = a.inChunks(ctx, conn, limit, sql, namespace)
+	if err == nil && done == 0 {
+		err = a.warnUnknown(ctx, conn, namespace)
+	}
+	return done, err
+}
+
 // printCount prints how many messages a command has changed in chunks, also where it
 // failed after some of them.
 func (a *app) printCount(asJSON bool, result any, verb string, done int64, err error) error {

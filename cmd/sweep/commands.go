@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -18,23 +19,32 @@ type commands struct {
 	globalFlags
 	ShowVersion versionFlag `name:"version" short:"V" env:"-" help:"Show the version of this program."`
 
-	Migrate migrateCmd `cmd:"" help:"Install the schema, upgrade it, or take it back."`
-	Enqueue enqueueCmd `cmd:"" help:"Enqueue messages from NDJSON: one message a line."`
-	Once    onceCmd    `cmd:"" help:"Deliver the messages that are due, and end: for cron."`
-	Run     runCmd     `cmd:"" help:"Claim and deliver messages until told to stop."`
-	Status  statusCmd  `cmd:"" help:"Show the backlog, the nodes, the pauses, and what keeps vacuum from removing dead rows."`
-	Nodes   nodesCmd   `cmd:"" help:"Show which nodes are alive, and which shards each owns."`
-	Explain explainCmd `cmd:"" help:"Show what a claim would take now, and why."`
-	Why     whyCmd     `cmd:"" help:"Show the state of one message, and what holds it back."`
-	Check   checkCmd   `cmd:"" help:"Audit the outbox: every guarantee that SQL can check."`
-	Quota   quotaCmd   `cmd:"" help:"Show or set the quota of a namespace."`
-	Pause   pauseCmd   `cmd:"" help:"Pause a namespace, a route, or everything."`
-	Resume  resumeCmd  `cmd:"" help:"End a pause."`
-	Cancel  cancelCmd  `cmd:"" help:"Cancel messages that are pending or claimed."`
-	Redrive redriveCmd `cmd:"" help:"Make failed or cancelled messages pending again."`
-	Prune   pruneCmd   `cmd:"" help:"Delete messages that were settled long ago."`
-	Version versionCmd `cmd:"" help:"Show the version of this program."`
-	Help    helpCmd    `cmd:"" help:"Show help for a command."`
+	Migrate    migrateCmd    `cmd:"" help:"Install the schema, upgrade it, or take it back."`
+	Enqueue    enqueueCmd    `cmd:"" help:"Enqueue messages from NDJSON: one message a line."`
+	Once       onceCmd       `cmd:"" help:"Deliver the messages that are due, and end: for cron."`
+	Run        runCmd        `cmd:"" help:"Claim and deliver messages until told to stop."`
+	Status     statusCmd     `cmd:"" help:"Show the backlog, the nodes, what is paused or held, and what keeps vacuum from removing dead rows."`
+	Nodes      nodesCmd      `cmd:"" help:"Show which nodes are alive, and which shards each owns."`
+	Explain    explainCmd    `cmd:"" help:"Show what a claim would take now, and why."`
+	Why        whyCmd        `cmd:"" help:"Show the state of one message, and what holds it back."`
+	Check      checkCmd      `cmd:"" help:"Audit the outbox: every guarantee that SQL can check."`
+	Quota      quotaCmd      `cmd:"" help:"Show or set the quota of a namespace."`
+	Pause      pauseCmd      `cmd:"" help:"Pause a namespace, a route, or everything."`
+	Resume     resumeCmd     `cmd:"" help:"End a pause."`
+	Holds      holdsCmd      `cmd:"" help:"Show destinations that are held because they fail."`
+	Hold       holdCmd       `cmd:"" help:"Hold a destination: a route of a namespace, or of all."`
+	Lift       liftCmd       `cmd:"" help:"Lift the hold of a destination."`
+	Cancel     cancelCmd     `cmd:"" help:"Cancel messages that are pending or claimed."`
+	Failed     failedCmd     `cmd:"" help:"List dead letters, or count them by what went wrong."`
+	Redrive    redriveCmd    `cmd:"" help:"Make failed or cancelled messages pending again."`
+	Retry      retryCmd      `cmd:"" help:"Make messages due now that wait for their backoff or their delay."`
+	Prune      pruneCmd      `cmd:"" help:"Delete messages that were settled long ago."`
+	Purge      purgeCmd      `cmd:"" help:"Delete all there is of a namespace."`
+	UI         uiCmd         `cmd:"" name:"ui" help:"Serve pages that show the outbox: who waits, and why."`
+	Completion completionCmd `cmd:"" help:"Print a script that makes a shell complete commands and flags."`
+	Version    versionCmd    `cmd:"" help:"Show the version of this program."`
+	Man        manCmd        `cmd:"" help:"Print a manual page."`
+	Help       helpCmd       `cmd:"" help:"Show help for a command."`
 }
 
 const description = `Runs and operates a fair, multi-tenant outbox inside PostgreSQL.
@@ -82,6 +92,12 @@ func asUsage(parser *kong.Kong, err error) error {
 	if !errors.As(err, &parseErr) || errors.Is(err, errPrint) {
 		return err
 	}
+	if m := negativeFlag.FindStringSubmatch(err.Error()); m != nil {
+		err = fmt.Errorf("unexpected argument %s: no argument takes a negative number", m[1])
+	}
+	if m := negativeValue.FindStringSubmatch(err.Error()); m != nil {
+		err = fmt.Errorf("%s must not be negative, and is %s", m[1], m[2])
+	}
 	app := parser.Model
 	node := parseErr.Context.Selected()
 	if node == nil {
@@ -96,6 +112,12 @@ func asUsage(parser *kong.Kong, err error) error {
 	}
 	return &usageError{err: err, hint: help + " --help shows how it is used."}
 }
+
+// negativeFlag is kong's error for a negative number in the place of an argument.
+var negativeFlag = regexp.MustCompile(`^unknown flag (-[0-9][0-9.]*)\b`)
+
+// negativeValue is kong's error for a negative number behind a flag, which it takes for another flag.
+var negativeValue = regexp.MustCompile(`^(--[a-z-]+): expected .* value but got "(-[0-9.][^"]*)" \(short flag\)`)
 
 // unknownCommand rewords kong's "unexpected argument" for a word in the place of a
 // command. For the name of a subcommand it suggests the whole: "migrate up" for "up".

@@ -196,10 +196,13 @@ func connectCause(err error) (cause, hint string) {
 	case errors.As(err, &op):
 		return op.Err.Error(), where
 	}
+	if strings.Contains(err.Error(), "server refused TLS connection") { // pgx has no name for it
+		hint = "The server does not offer TLS, and sslmode wants it: set ssl = on there, or, on a network that you trust, sslmode=disable or prefer here."
+	}
 	for { // the innermost error is the shortest
 		inner := errors.Unwrap(err)
 		if inner == nil {
-			return err.Error(), where
+			return err.Error(), cmp.Or(hint, where)
 		}
 		err = inner
 	}

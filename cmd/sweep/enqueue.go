@@ -38,7 +38,7 @@ func (enqueueCmd) Help() string {
     headers          an object of strings
     delay            "30s", "1h30m", "7d", or a number of seconds
 
-The lines that the sink stdout writes can be read back: id, shard and attempt in them are ignored.
+The lines that the sink stdout writes can be read back: id, shard, attempt and times in them are ignored.
 
 A message whose dispatch key exists in its namespace is a duplicate and not an error, so the same input can be given again. A bad line is reported on standard error and left out, and the exit code is 1. Empty lines are skipped.
 
@@ -137,7 +137,7 @@ func (l *loader) load(ctx context.Context, conn *pgx.Conn, files []string) error
 			return enqueueInOwnTx(ctx, conn, batch)
 		}))
 	}
-	tx, err := conn.BeginTx(ctx, readWrite)
+	tx, err := conn.BeginTx(ctx, toWrite)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}

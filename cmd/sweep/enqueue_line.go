@@ -73,7 +73,7 @@ func setField(m *driver.Message, name string, value json.RawMessage) (err error)
 		m.Headers, err = jsonHeaders(value)
 	case "delay":
 		m.Delay, err = jsonDelay(value)
-	case "id", "shard", "attempt": // written by the sink stdout; the outbox gives new ones
+	case "id", "shard", "attempt", "created_at", "due_at", "claimed_at": // written by the sink stdout; the outbox gives new ones
 	default:
 		return fmt.Errorf("unknown field %q", name)
 	}

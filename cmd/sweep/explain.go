@@ -15,8 +15,8 @@ type explainCmd struct {
 	Shards   shards.Choice `default:"all" placeholder:"0-7,12" help:"Shards to claim from: all (the default), auto for those that --node owns, or a list."`
 	Batch    int           `default:"${node_batch}" help:"Most messages of the claim (default ${default})."`
 	MaxBytes *int64        `placeholder:"BYTES" env:"SWEEP_EXPLAIN_MAX_BYTES" help:"End the claim with the message that brings it to this many bytes of payload."`
-	Only     *string       `placeholder:"NAMESPACE" env:"SWEEP_EXPLAIN_ONLY" help:"Plan for this namespace alone, whether or not the claim would come to it."`
-	jsonFlag
+	Only     *filled       `placeholder:"NAMESPACE" env:"SWEEP_EXPLAIN_ONLY" help:"Plan for this namespace alone, whether or not the claim would come to it."`
+	tableFlags
 }
 
 func (explainCmd) Help() string {
@@ -76,7 +76,7 @@ func (c *explainCmd) Run(ctx context.Context, a *app) error {
 	if c.JSON {
 		return a.printJSON(plan)
 	}
-	return printPlan(a, plan)
+	return printPlan(a, c.Wide, plan)
 }
 
 // shards returns the shards to claim from; nil is all.
@@ -94,7 +94,7 @@ func (c *explainCmd) shards(ctx context.Context, tx pgx.Tx) (list []int32, err e
 	return list, nil
 }
 
-func printPlan(a *app, plan []explainRow) error {
+func printPlan(a *app, wide bool, plan []explainRow) error {
 	visited := 0
 	for _, r := range plan {
 		if r.Namespace == nil {
@@ -111,7 +111,7 @@ func printPlan(a *app, plan []explainRow) error {
 		}
 		return a.printf("nothing is pending on these shards")
 	}
-	t := newTable(a.stdout, "NAMESPACE", "DUE", "CLAIMED", "QUOTA", "CEILING", "HEADROOM", "SLICE", "PASS 1", "PASS 2", "REASON")
+	t := newTable(a.stdout, wide, "NAMESPACE", "DUE", "CLAIMED", "QUOTA", "CEILING", "HEADROOM", "SLICE", "PASS 1", "PASS 2", "REASON")
 	for _, r := range plan {
 		if r.Namespace != nil {
 			t.row(r.Namespace, r.Due, r.Claimed, r.Quota, r.Ceiling, r.Headroom, r.Slice, r.Pass1, r.Pass2, r.Reason)

@@ -105,7 +105,7 @@ func (a *app) explainError(err error) error {
 	case "3F000", "42883", "42P01", "42703": // no such schema, function, table, column
 		return withHint(err, `The schema outbox is not of the version that this sweep needs: see "sweep migrate version".`)
 	case "25006": // read_only_sql_transaction
-		return withHint(err, "This server takes no changes: it is a standby, or default_transaction_read_only is on. Connect to the primary.")
+		return withHint(err, "This server takes no changes: it is a standby, or default_transaction_read_only is on. Connect to the primary; to overrule the setting for one command: PGOPTIONS='-c default_transaction_read_only=off'.")
 	}
 	if pg.Hint != "" {
 		return withHint(err, "%s", pg.Hint)

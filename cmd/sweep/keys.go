@@ -81,7 +81,7 @@ func (a *app) printKeys(keys []keyResult, asJSON bool, result any, now, verb str
 			return err
 		}
 	} else {
-		t := newTable(a.stdout, "KEY", "WAS", "NOW")
+		t := newTable(a.stdout, true, "KEY", "WAS", "NOW")
 		for _, k := range keys {
 			state := now
 			if !k.OK {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/shards"
+	"github.com/fairclaim/fairclaim/driver/node"
 )
 
 type onceCmd struct {
@@ -56,7 +57,7 @@ type onceResult struct {
 
 // Run delivers until there is nothing left to do.
 func (c *onceCmd) Run(ctx context.Context, a *app) error {
-	n, err := c.newNode(ctx, a, c.Node, 0, c.Shards.List)
+	n, err := c.newNode(ctx, a, c.Node, 0, c.Shards.List, func(*node.Config) {}, nil)
 	if err != nil {
 		return err
 	}

@@ -9,13 +9,19 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/text"
 )
 
 // jsonFlag is embedded by commands that can print JSON.
 type jsonFlag struct {
 	JSON bool `name:"json" help:"Print JSON, for programs."`
+}
+
+// tableFlags are embedded by commands that print tables of names and texts.
+type tableFlags struct {
+	jsonFlag
+	Wide bool `help:"Print long names and texts whole, in place of cutting them in the middle. JSON has them whole anyway."`
 }
 
 // printJSON prints v as one line.
@@ -31,16 +37,24 @@ func (a *app) printf(format string, args ...any) error {
 	return printError(err)
 }
 
+// What a table shows of a text, in characters: one long name widens its column in every row.
+const (
+	cellShown = 64
+	lastShown = 200 // in the last column, which widens nothing
+)
+
 // table prints rows in aligned columns. Each character counts as one column, also those
 // that a terminal shows wider.
 type table struct {
-	out io.Writer
-	buf bytes.Buffer
-	w   *tabwriter.Writer
+	out  io.Writer
+	wide bool // cuts no text
+	buf  bytes.Buffer
+	w    *tabwriter.Writer
 }
 
-func newTable(out io.Writer, head ...string) *table {
-	t := &table{out: out}
+// newTable begins a table. Unless it is wide, long texts in its rows are cut.
+func newTable(out io.Writer, wide bool, head ...string) *table {
+	t := &table{out: out, wide: wide}
 	t.w = tabwriter.NewWriter(&t.buf, 0, 0, 2, ' ', 0)
 	t.line(head)
 	return t
@@ -51,8 +65,25 @@ func (t *table) row(cells ...any) {
 	texts := make([]string, len(cells))
 	for i, c := range cells {
 		texts[i] = cell(c)
+		switch {
+		case t.wide:
+		case i < len(cells)-1:
+			texts[i] = cutMiddle(texts[i], cellShown)
+		default:
+			texts[i] = cutMiddle(texts[i], lastShown)
+		}
 	}
 	t.line(texts)
+}
+
+// cutMiddle shows most characters of a text, more of its beginning than of its end.
+func cutMiddle(text string, most int) string {
+	runes := []rune(text)
+	if len(runes) <= most {
+		return text
+	}
+	end := most / 3
+	return string(runes[:most-1-end]) + "…" + string(runes[len(runes)-end:])
 }
 
 func (t *table) line(cells []string) {
@@ -105,23 +136,8 @@ func cell(v any) string {
 // timeText shows a time in the time zone of this machine.
 func timeText(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05Z07:00") }
 
-// visible returns s with everything that a terminal would act on instead of showing
-// it (control characters, line breaks, direction overrides, odd spaces) written as
-// Go escapes: \n, \x1b, \u202e.
-func visible(s string) string {
-	var b strings.Builder
-	for len(s) > 0 {
-		r, size := utf8.DecodeRuneInString(s)
-		if unicode.IsPrint(r) && (r != utf8.RuneError || size > 1) {
-			b.WriteRune(r)
-		} else {
-			quoted := strconv.Quote(s[:size])
-			b.WriteString(quoted[1 : len(quoted)-1])
-		}
-		s = s[size:]
-	}
-	return b.String()
-}
+// visible is what a terminal may be given to show.
+func visible(s string) string { return text.Visible(s) }
 
 // counted prints a count that stopped at limit as "1000+".
 func counted(n, limit int64) string {

@@ -40,7 +40,7 @@ func FuzzVisible(f *testing.F) {
 func TestTable(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
-	table := newTable(&b, "NAME", "N", "NOTE")
+	table := newTable(&b, false, "NAME", "N", "NOTE")
 	n := int64(12)
 	note := "line\nbreak"
 	table.row("a\tb", &n, nil)
@@ -50,5 +50,33 @@ func TestTable(t *testing.T) {
 	}
 	if want := "NAME  N   NOTE\na\\tb  12\nc         line\\nbreak\n"; b.String() != want {
 		t.Errorf("printed %q, want %q", b.String(), want)
+	}
+}
+
+// TestTableCut: one long text widens no column beyond what a person can look at, and both its ends are
+// there; a wide table has it whole.
+func TestTableCut(t *testing.T) {
+	t.Parallel()
+	long := "begin" + strings.Repeat("é", 500) + "end"
+	for _, wide := range []bool{false, true} {
+		var b strings.Builder
+		table := newTable(&b, wide, "A", "B", "C")
+		table.row(strings.Repeat("a", cellShown), &long, &long)
+		table.row(1, 2, 3)
+		if err := table.flush(); err != nil {
+			t.Fatal(err)
+		}
+		cells := strings.Fields(strings.Split(b.String(), "\n")[1])
+		if len(cells) != 3 || cells[0] != strings.Repeat("a", cellShown) {
+			t.Fatalf("wide %t: %q", wide, cells)
+		}
+		for i, most := range []int{cellShown, cellShown, lastShown} {
+			if n := len([]rune(cells[i])); i > 0 && ((wide && cells[i] != long) || (!wide && n != most)) {
+				t.Errorf("wide %t: cell %d has %d characters: %s", wide, i, n, cells[i])
+			}
+			if i > 0 && (!strings.HasPrefix(cells[i], "begin") || !strings.HasSuffix(cells[i], "end")) {
+				t.Errorf("wide %t: an end is lost: %s", wide, cells[i])
+			}
+		}
 	}
 }

@@ -31,7 +31,7 @@ Examples:
 func (c *quotaCmd) Validate() error {
 	switch {
 	case c.Namespace == "":
-		return errors.New("<namespace> must not be empty")
+		return errors.New("<namespace> is missing or empty")
 	case c.Quota != nil && *c.Quota < 0:
 		return fmt.Errorf("<n> must be 0 or more, not %d", *c.Quota)
 	case c.Default && (c.Quota != nil || c.Strict != nil):
@@ -51,6 +51,9 @@ type quotaRow struct {
 func (c *quotaCmd) Run(ctx context.Context, a *app) error {
 	var r quotaRow
 	err := a.withConn(ctx, func(conn *pgx.Conn) error {
+		if err := a.warnUnknown(ctx, conn, c.Namespace); err != nil {
+			return err
+		}
 		if err := c.set(ctx, conn); err != nil {
 			return fmt.Errorf("set the quota: %w", err)
 		}

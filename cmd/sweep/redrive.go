@@ -8,55 +8,73 @@ import (
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/deadletters"
 )
 
 type redriveCmd struct {
-	Keys      []string `arg:"" optional:"" name:"key" help:"Dispatch keys of failed or cancelled messages."`
-	ID        []int64  `name:"id" placeholder:"ID" env:"SWEEP_REDRIVE_ID" help:"Ids of failed or cancelled messages: repeat the flag, or separate ids by commas."`
-	Namespace string   `placeholder:"NAMESPACE" env:"SWEEP_REDRIVE_NAMESPACE" help:"Redrive every failed message of this namespace, the oldest first."`
-	Max       int64    `placeholder:"N" env:"SWEEP_REDRIVE_MAX" help:"Most messages of the namespace to redrive; without it, all."`
+	Keys         []string `arg:"" optional:"" name:"key" help:"Dispatch keys of failed or cancelled messages."`
+	ID           []int64  `name:"id" placeholder:"ID" env:"SWEEP_REDRIVE_ID" help:"Ids of failed or cancelled messages: repeat the flag, or separate ids by commas."`
+	failedFilter `embed:"" envprefix:"SWEEP_REDRIVE_"`
+	Max          int64             `placeholder:"N" env:"SWEEP_REDRIVE_MAX" help:"Most messages to redrive, the oldest first; without it, all."`
+	Rate         *deadletters.Rate `placeholder:"N/s" env:"SWEEP_REDRIVE_RATE" help:"Redrive no faster than this, in chunks: 50/s, 600/m, 5/h."`
+	DryRun       bool              `env:"SWEEP_REDRIVE_DRY_RUN" help:"Only count what would be redriven."`
+	Yes          bool              `short:"y" env:"SWEEP_REDRIVE_YES" help:"Redrive without asking."`
 	jsonFlag
 }
 
 func (redriveCmd) Help() string {
-	return `Makes messages pending and due again. Their attempts count from 0 again; their failures stay on record. By key or id, failed and cancelled messages are redriven; by --namespace, only failed ones. The exit code is 1 when a key or an id could not be redriven.
+	return `Makes messages pending and due again. Their attempts count from 0 again; their failures stay on record. By key or id, failed and cancelled messages are redriven; by --namespace, --route, --error, --since and --until, only failed ones: those that "sweep failed" lists with the same flags, the oldest first. What fails again meanwhile is not redriven twice. The exit code is 1 when a key or an id could not be redriven.
+
+Where the flags choose more than 1000 messages, the command asks first; without a terminal it then needs --yes.
 
 Examples:
 
     sweep redrive acme/1
     sweep redrive --id 17,18
-    sweep redrive --namespace acme --max 100`
+    sweep redrive --namespace acme --max 100
+    sweep redrive --error 'connection refused' --since 2h --dry-run
+    sweep redrive --error 'connection refused' --since 2h --rate 50/s --yes`
 }
 
 // Validate demands exactly one way to name messages.
 func (c *redriveCmd) Validate() error {
 	ways := 0
-	for _, given := range []bool{len(c.Keys) > 0, len(c.ID) > 0, c.Namespace != ""} {
+	for _, given := range []bool{len(c.Keys) > 0, len(c.ID) > 0, c.Namespace != "" || c.narrows()} {
 		if given {
 			ways++
 		}
 	}
 	switch {
 	case ways == 0:
-		return errors.New("give a <key> or more, --id, or --namespace")
+		return errors.New("give a <key> or more, --id, or what to choose dead letters by: --namespace, --route, --error, --since, --until")
 	case ways > 1:
-		return errors.New("<key>, --id and --namespace exclude each other: give one of them")
-	case c.Max > 0 && c.Namespace == "":
-		return errors.New("--max goes with --namespace")
+		return errors.New("<key>, --id and --namespace (or --route, --error, --since, --until) exclude each other: give one of them")
+	case c.Max > 0 && c.Namespace == "" && !c.narrows():
+		return errors.New("--max goes with --namespace, --route, --error, --since or --until")
+	case len(c.Keys)+len(c.ID) > 0 && (c.DryRun || c.Rate != nil):
+		return errors.New("--dry-run and --rate go with --namespace, --route, --error, --since or --until")
 	case slices.Contains(c.Keys, ""):
 		return errors.New("<key> must not be empty")
+	}
+	if err := c.checkWindow(); err != nil {
+		return err
 	}
 	return checkMax(c.Max)
 }
 
 type redriveResult struct {
 	Redriven int64       `json:"redriven"`
-	Keys     []keyResult `json:"keys,omitempty"` // or by id: Key is the id
+	Would    *int64      `json:"would_redrive,omitempty"` // with --dry-run
+	Keys     []keyResult `json:"keys,omitempty"`          // or by id: Key is the id
 }
 
 // Run redrives messages.
 func (c *redriveCmd) Run(ctx context.Context, a *app) error {
-	if c.Namespace != "" {
+	switch {
+	case c.narrows() || c.Rate != nil || c.DryRun:
+		return c.some(ctx, a)
+	case c.Namespace != "":
 		return c.namespace(ctx, a)
 	}
 	var r redriveResult
@@ -93,7 +111,7 @@ func redriveKeys(ctx context.Context, tx pgx.Tx, keys []string) ([]keyResult, er
 	for _, m := range messages {
 		ids = append(ids, m.id)
 	}
-	back, err := redriveCall(ctx, tx, ids)
+	back, err := deadletters.RedriveIDs(ctx, tx, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +151,7 @@ func redriveIDs(ctx context.Context, tx pgx.Tx, names []string) ([]keyResult, er
 	if err != nil {
 		return nil, fmt.Errorf("look up the ids: %w", err)
 	}
-	back, err := redriveCall(ctx, tx, ids)
+	back, err := deadletters.RedriveIDs(ctx, tx, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -145,29 +163,4 @@ func redriveIDs(ctx context.Context, tx pgx.Tx, names []string) ([]keyResult, er
 		}
 	}
 	return out, nil
-}
-
-// redriveCall redrives messages, and returns the ids of those that were.
-func redriveCall(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]bool, error) {
-	rows, err := tx.Query(ctx, `select r from outbox.redrive(coalesce($1::bigint[], '{}')) as r`, ids)
-	if err != nil {
-		return nil, fmt.Errorf("redrive: %w", err)
-	}
-	list, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		return nil, fmt.Errorf("redrive: %w", err)
-	}
-	back := make(map[int64]bool, len(list))
-	for _, id := range list {
-		back[id] = true
-	}
-	return back, nil
-}
-
-// namespace redrives the failed messages of a namespace in chunks.
-func (c *redriveCmd) namespace(ctx context.Context, a *app) error {
-	return a.withConn(ctx, func(conn *pgx.Conn) error {
-		done, err := a.inChunks(ctx, conn, c.Max, `select outbox.redrive($2::text, $1::int)`, c.Namespace)
-		return a.printCount(c.JSON, redriveResult{Redriven: done}, "redriven", done, err)
-	})
 }

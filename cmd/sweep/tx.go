@@ -20,14 +20,18 @@ const maxTries = 5
 const pins = "set local search_path = pg_catalog, pg_temp; set local datestyle = iso; set local intervalstyle = postgres; " +
 	"set local extra_float_digits = 1; set local bytea_output = hex"
 
-// readWrite begins a transaction that writes: read committed, whatever the role's default.
-var readWrite = pgx.TxOptions{BeginQuery: "begin isolation level read committed, read write; " + pins}
+// toWrite begins a transaction that writes: read committed, whatever the role's default. Where
+// default_transaction_read_only is on, somebody wants no changes: the transaction fails, as those of nodes do.
+var toWrite = pgx.TxOptions{BeginQuery: "begin isolation level read committed; " + pins}
+
+// readOnly begins a transaction that can write nothing and has one snapshot.
+var readOnly = pgx.TxOptions{BeginQuery: "begin isolation level repeatable read, read only; " + pins}
 
 // inTx runs do in a transaction that writes, up to maxTries times: again where other
 // transactions were in its way ([driver.TryAgain]).
 func inTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx) error) error {
 	for try := 1; ; try++ {
-		err := pgx.BeginTxFunc(ctx, conn, readWrite, do)
+		err := pgx.BeginTxFunc(ctx, conn, toWrite, do)
 		if err == nil || try == maxTries || !driver.TryAgain(err) {
 			return err
 		}
@@ -36,7 +40,7 @@ func inTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx) error) error {
 
 // inReadTx runs do in a transaction that can write nothing and has one snapshot.
 func inReadTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx) error) error {
-	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{BeginQuery: "begin isolation level repeatable read, read only; " + pins}, do)
+	return pgx.BeginTxFunc(ctx, conn, readOnly, do)
 }
 
 // stopGrace is how long a command may go on with what it has begun when it is asked to

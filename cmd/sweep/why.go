@@ -67,7 +67,7 @@ func (c *whyCmd) print(a *app, r whyRow) error {
 	if r.ID == nil {
 		return a.printf("%s: %s", r.State, visible(r.Reason))
 	}
-	t := newTable(a.stdout, "state", r.State)
+	t := newTable(a.stdout, true, "state", r.State)
 	t.row("reason", r.Reason)
 	if r.NextAt != nil {
 		t.row("next", r.NextAt)

@@ -265,7 +265,7 @@ proctype worker(byte m; byte d) {
 		:: true
 		fi
 	   }
-	   /* lock_claimed(): by id and token; waits for who has locked the row, and looks again. */
+	   /* By id and token; waits for who has locked the row, and looks again. */
 	   if
 #ifdef FAULT_TOKEN_CHECKED_UNLOCKED
 	   :: atomic { matches -> mine = true }

@@ -12,7 +12,7 @@ import (
 // where the watermarks tick.
 func (l *loop) mayClaim() bool {
 	now := l.clock()
-	if !l.backoff.mayCall(now) || !l.pace.due(now, l.room(), l.ledger.inFlight()) {
+	if !l.backoff.mayCall(now) || l.mustSettle() || !l.pace.due(now, l.room(), l.ledger.inFlight()) {
 		return false
 	}
 	l.relieve()
@@ -58,13 +58,18 @@ func (l *loop) relieve() {
 	}
 	left := l.ledger.bytesByNamespace()
 	count := map[string]int{}
+	most, messages := "", 0
 	for _, it := range l.dispatch.takeBack(above, left) {
 		l.ledger.park(it)
-		count[it.Namespace]++
+		l.config.Observer.Message(&it.Delivery, Parked)
+		messages++
+		if count[it.Namespace]++; most == "" || count[it.Namespace] > count[most] {
+			most = it.Namespace
+		}
 	}
-	for namespace, n := range count {
-		l.log.Warn("a namespace fills the budget: parked what it has waiting", "namespace", namespace,
-			"messages", n, "left_bytes", left[namespace], "paused_for", paused.Round(time.Millisecond).String())
+	if messages > 0 {
+		l.log.Warn("namespaces fill the budget: parked what they have waiting", "namespaces", len(count), "messages", messages,
+			"most_of", most, "its_messages", count[most], "its_left_bytes", left[most], "paused_for", paused.Round(time.Millisecond).String())
 	}
 }
 
@@ -81,13 +86,15 @@ func (l *loop) claim(ctx context.Context) {
 	claimed, err := driver.Claim(call, l.db, driver.ClaimRequest{
 		Node: l.config.Node, Shards: l.shards, Batch: asked, MaxBytes: left, WithoutPayloads: true,
 	})
+	took := l.since(before)
+	l.called(ctx, Call{Name: "claim", Took: took, Outcome: claimed.Outcome, Err: err})
 	if !l.worked(ctx, err) {
 		return
 	}
 	l.stats.sweeps.Add(1)
 	deliveries := claimed.Deliveries
 	l.stats.claimed.Add(int64(len(deliveries)))
-	l.pace.claimed(claim{at: before, took: l.clock() - before, asked: asked, brought: len(deliveries), inFlight: inFlight, outcome: claimed.Outcome})
+	l.pace.claimed(claim{at: before, took: int64(took), asked: asked, brought: len(deliveries), inFlight: inFlight, outcome: claimed.Outcome})
 	if claimed.Outcome == driver.ShutOut && !l.live {
 		l.shutOut(ctx)
 	}
@@ -101,6 +108,7 @@ func (l *loop) claim(ctx context.Context) {
 		if !l.ledger.enter(it) {
 			l.control.OnSendRejected()
 		}
+		l.entered(it, before+int64(took))
 	}
 	l.beginSuspects(ctx)
 	l.readUnread(ctx)

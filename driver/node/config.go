@@ -29,18 +29,24 @@ type Config struct {
 
 	Slots int     // deliveries at a time, a sink; default 64
 	Share float64 // part of a sink's slots, and of Low's bytes over all sinks, that deliveries of one namespace can hold; default 0.5
+	Spare int     // further deliveries at a time, a sink: each that lasts longer than a Tick opens one, for a namespace with none under way; default Slots, but none where Slots is 1; negative: none
 	Queue int     // messages that may wait for a sink's slots; default 10 * Batch: above the quotas, or one tenant's backlog fills it
 	Stash int     // messages claimed for sinks whose queue is full, their payloads unread; more of them pause claiming; default 10 * Queue
 
 	DeliveryTimeout time.Duration // one delivery, and how long its lease is extended; default 30 s
-	DrainTimeout    time.Duration // how long a drain waits for what is in flight; default 30 s
+	DrainTimeout    time.Duration // how long a drain takes at most; deliveries are cut short 5 s or a quarter of it before; default 30 s
 	CallTimeout     time.Duration // one call of the database; default 15 s, but no more than a quarter of the lease, which counts as 4 s at least
 
 	RescueEvery    time.Duration // default 5 s, but no more than a quarter of the lease
 	HeartbeatEvery time.Duration // default 2 s, but no more than a quarter of the setting node_lapse
 	PruneEvery     time.Duration // default 1 min, and sooner while there is more; negative: never
 
-	Logger *slog.Logger // default: slog.Default()
+	Survey SurveyConfig // what a live node finds out about the whole outbox, for its Observer; default: nothing. Needs a pool of two connections or more
+
+	EventsNamespace string // each Notice becomes a message of this namespace, too; empty: none does
+
+	Logger   *slog.Logger // default: slog.Default()
+	Observer Observer     // is told what the node does; default: nobody is
 }
 
 // Defaults returns the defaults of the fields of [Config] that do not depend on other
@@ -87,6 +93,10 @@ func (c Config) withDefaults() (Config, error) {
 	c.MinPause = cmp.Or(c.MinPause, defaults.MinPause)
 	c.Slots = cmp.Or(c.Slots, defaults.Slots)
 	c.Share = cmp.Or(c.Share, defaults.Share)
+	if c.Spare == 0 && c.Slots > 1 { // with one slot, one at a time may be meant
+		c.Spare = c.Slots
+	}
+	c.Spare = max(c.Spare, 0)
 	c.Queue = cmp.Or(c.Queue, 10*c.Batch)
 	c.Stash = cmp.Or(c.Stash, 10*c.Queue)
 	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, defaults.DeliveryTimeout)
@@ -97,12 +107,18 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+	if c.Observer == nil {
+		c.Observer = nobody{}
+	}
 
 	if c.Node == "" || len(c.Node) > 512 {
 		return c, badField("Node", "has %d bytes: give 1 to 512", len(c.Node))
 	}
 	if !utf8.ValidString(c.Node) || strings.ContainsRune(c.Node, 0) {
 		return c, badField("Node", "is %q: give UTF-8 without NUL", c.Node)
+	}
+	if len(c.EventsNamespace) > 512 || !utf8.ValidString(c.EventsNamespace) || strings.ContainsRune(c.EventsNamespace, 0) {
+		return c, badField("EventsNamespace", "is %q: give up to 512 bytes, UTF-8 without NUL", c.EventsNamespace)
 	}
 	if c.Sink == nil {
 		return c, badField("Sink", "is nil: say where messages go")
@@ -129,6 +145,9 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	c.PruneEvery = min(c.PruneEvery, longest)
+	if err := c.Survey.check(); err != nil {
+		return c, err
+	}
 	times := map[string]*time.Duration{
 		"Tick": &c.Tick, "MinPause": &c.MinPause, "DeliveryTimeout": &c.DeliveryTimeout, "DrainTimeout": &c.DrainTimeout,
 		"CallTimeout": &c.CallTimeout, "HeartbeatEvery": &c.HeartbeatEvery,

@@ -25,6 +25,19 @@ func TestConfigDefaults(t *testing.T) {
 		got.Shards != nil || got.Logger == nil {
 		t.Errorf("defaults are %+v", got)
 	}
+	for _, test := range []struct{ slots, spare, want int }{
+		{0, 0, 64},
+		{8, 0, 8},
+		{8, 3, 3},
+		{8, 100, 100},
+		{8, -1, 0},
+		{1, 0, 0},
+		{1, 2, 2}, // one slot may be meant as one at a time
+	} {
+		if got, err := (Config{Node: "n", Sink: nowhere, Slots: test.slots, Spare: test.spare}).withDefaults(); err != nil || got.Spare != test.want {
+			t.Errorf("with %d slots and Spare %d it has %d spare ones (%v), want %d", test.slots, test.spare, got.Spare, err, test.want)
+		}
+	}
 	if got, err := (Config{Node: "n", Sink: nowhere, Batch: 7}).withDefaults(); err != nil || got.Queue != 70 {
 		t.Errorf("with a batch of 7 the queue holds %d (%v), want 70", got.Queue, err)
 	}

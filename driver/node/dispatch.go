@@ -29,19 +29,20 @@ var (
 // what the sink returns in the end changes nothing. The goroutine that waits for the sink stays, and
 // with it the payload, which the budget counts no more. So at most `slots` deliveries of a queue
 // lose their slots to others: of further ones the slot is free only when the sink returns. If a
-// sink never returns, all its slots end up in use: at most 2 * slots goroutines and payloads. It holds up its own queue and nothing else; a namespace holds its share of the slots as before.
+// sink never returns, all its slots end up in use: at most 2 * slots + spare goroutines and payloads.
+// It holds up its own queue and nothing else; a namespace holds its share of the slots as before.
 type dispatcher struct {
 	clock func() int64 // monotonic nanoseconds
 
-	ctx  context.Context // of all deliveries
-	stop context.CancelCauseFunc
-	wake chan struct{} // there are results; holds 1
+	ctx      context.Context // of all deliveries
+	stop     context.CancelCauseFunc
+	timedOut error         // the cause where a delivery's time is over
+	wake     chan struct{} // there are results; holds 1
 
 	mu sync.Mutex
 	queues
 	results []*item
 	stuck   map[*queue][]*sinkCall // left behind, their sinks not back; the oldest first
-	refill  bool                   // bytes came free that kept messages waiting, maybe in several queues
 	running sync.WaitGroup
 
 	overdue    *atomic.Int64 // deliveries left behind, since the start
@@ -50,20 +51,21 @@ type dispatcher struct {
 
 // sinkCall is one call of a sink. All of it but the timer is under the dispatcher's lock.
 type sinkCall struct {
-	queue    *queue
-	it       *item // of no meaning any more once it is answered: another may be reading it
-	tenant   *tenant
-	bytes    int64
-	message  driver.Delivery // a copy: the item's may be changed once it is answered
-	backstop *time.Timer
+	queue   *queue
+	it      *item // of no meaning any more once it is answered: another may be reading it
+	tenant  *tenant
+	bytes   int64
+	message driver.Delivery // a copy: the item's may be changed once it is answered
+	timer   *time.Timer     // until it is slow, and then until it is left behind
 
+	slow     bool
 	answered bool // the message has its outcome
 	freed    bool // the slot is another's
 }
 
 func newDispatcher(l limits, clock func() int64) *dispatcher {
 	d := &dispatcher{
-		clock: clock, wake: make(chan struct{}, 1), queues: queues{limits: l, bytes: map[string]int64{}},
+		clock: clock, timedOut: fmt.Errorf("timed out after %v", l.timeout), wake: make(chan struct{}, 1), queues: queues{limits: l, bytes: map[string]int64{}},
 		stuck: map[*queue][]*sinkCall{}, overdue: new(atomic.Int64), leftBehind: new(atomic.Int64),
 	}
 	d.ctx, d.stop = context.WithCancelCause(context.Background())
@@ -123,6 +125,19 @@ func (d *dispatcher) withdraw() []*item {
 	return items
 }
 
+// crowds returns the queues in which namespaces wait for a spare slot while all are in use.
+func (d *dispatcher) crowds() []crowd {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var crowds []crowd
+	for _, q := range d.all {
+		if c := q.crowd(); c.waiting > 0 {
+			crowds = append(crowds, c)
+		}
+	}
+	return crowds
+}
+
 // takeBack takes messages that wait out of the queues again: see queues.takeBack.
 func (d *dispatcher) takeBack(need int64, held map[string]int64) []*item {
 	d.mu.Lock()
@@ -132,11 +147,7 @@ func (d *dispatcher) takeBack(need int64, held map[string]int64) []*item {
 
 // fill begins deliveries in the slots that are free.
 func (d *dispatcher) fill(q *queue) {
-	for q.running < d.slots {
-		it := q.take()
-		if it == nil {
-			return
-		}
+	for it := q.take(); it != nil; it = q.take() {
 		d.running.Add(1)
 		go d.deliver(q, it)
 	}
@@ -187,8 +198,7 @@ func (d *dispatcher) call(sink Sink, it *item, m driver.Delivery) (o outcome) {
 	case d.clock() >= it.leased.Load():
 		return judge(Undelivered(errStale))
 	}
-	timedOut := fmt.Errorf("timed out after %v", d.timeout)
-	ctx, done := context.WithTimeoutCause(ctx, d.timeout, timedOut)
+	ctx, done := context.WithTimeoutCause(ctx, d.timeout, d.timedOut)
 	defer done()
 	defer func() {
 		if p := recover(); p != nil {
@@ -197,12 +207,15 @@ func (d *dispatcher) call(sink Sink, it *item, m driver.Delivery) (o outcome) {
 	}()
 	it.started.Store(d.clock())
 	o = judge(sink.Deliver(ctx, m))
-	if o.err != nil && context.Cause(ctx) == timedOut && !strings.Contains(o.reason, timedOut.Error()) {
-		o.reason = timedOut.Error() + ": " + o.reason // most sinks return ctx.Err(), or what broke by its end
+	if o.err != nil && context.Cause(ctx) == d.timedOut && !strings.Contains(o.reason, d.timedOut.Error()) {
+		o.reason = d.timedOut.Error() + ": " + o.reason // most sinks return ctx.Err(), or what broke by its end
 	}
-	if o.verdict == toRetry && d.ctx.Err() != nil {
+	if (o.verdict == toRetry || o.verdict == toFailDestination) && d.ctx.Err() != nil {
 		o.verdict = toRelease // this node's stop interrupted it: no fault of the message
 	}
+	// What does not answer in time is the namespace's own, until it is known better: some tenants' handlers
+	// that hang are no reason to hold all others.
+	o.shared = o.verdict == toFailDestination && context.Cause(ctx) != d.timedOut && shares(sink, m.TaskQueue)
 	return o
 }
 
@@ -211,13 +224,39 @@ func (d *dispatcher) start(q *queue, it *item) *sinkCall {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	call := &sinkCall{queue: q, it: it, tenant: q.tenants[it.Namespace], bytes: it.bytes, message: it.Delivery}
-	call.backstop = time.AfterFunc(d.timeout+graceTime, func() { d.leaveBehind(call) })
+	call.timer = time.AfterFunc(d.slow, func() { d.outlasted(call) })
 	return call
+}
+
+// outlasted notes that a delivery has turned slow, or gives it up where it has outlived its time-out.
+func (d *dispatcher) outlasted(call *sinkCall) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case call.answered:
+	case call.slow:
+		d.leaveBehind(call)
+	default:
+		call.slow = true
+		call.queue.turnSlow(call.tenant, call.message.Destination())
+		call.timer.Reset(d.timeout + graceTime - d.slow)
+		d.fill(call.queue)
+	}
 }
 
 // answer gives a message its outcome, once; the first counts.
 func (d *dispatcher) answer(call *sinkCall, o outcome) {
 	call.answered = true
+	o.ended = d.clock()
+	if o.verdict != toRelease && !call.it.lost.Load() { // else it says nothing of the namespace
+		call.queue.setHangs(call.tenant, call.slow && (o.verdict == toRetry || o.verdict == toFailDestination))
+	}
+	switch o.verdict {
+	case toFailDestination:
+		call.queue.close(call.it, call.message.Destination(), o.shared)
+	case toComplete, settledBySink:
+		call.queue.reached(call.message.Destination())
+	}
 	call.it.outcome = o
 	d.results = append(d.results, call.it)
 	select {
@@ -228,11 +267,6 @@ func (d *dispatcher) answer(call *sinkCall, o outcome) {
 
 // leaveBehind gives up a delivery that has outlived its time-out.
 func (d *dispatcher) leaveBehind(call *sinkCall) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if call.answered {
-		return
-	}
 	o := judge(fmt.Errorf("timed out after %v, and the sink did not return within %v more", d.timeout, graceTime))
 	o.overdue = true
 	d.answer(call, o)
@@ -264,14 +298,12 @@ func (d *dispatcher) freeStuck(q *queue) {
 // free counts a delivery as no longer running.
 func (d *dispatcher) free(call *sinkCall) {
 	call.freed = true
-	if call.queue.free(call.tenant, call.bytes) {
-		d.refill = true
-	}
+	call.queue.free(call.tenant, call.message.Destination(), call.bytes, call.slow)
 }
 
 // finish ends a delivery whose sink has returned, and returns the next message for its slot.
 func (d *dispatcher) finish(call *sinkCall, o outcome) *item {
-	call.backstop.Stop()
+	call.timer.Stop()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	late := call.answered
@@ -289,6 +321,7 @@ func (d *dispatcher) finish(call *sinkCall, o outcome) *item {
 	if late {
 		d.freeStuck(call.queue)
 	}
+	d.fill(call.queue)
 	d.fillAll()
 	return next
 }

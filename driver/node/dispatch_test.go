@@ -31,7 +31,7 @@ func claimed(id int64, namespace string) *item {
 // and what it has waiting takes no room in the queue.
 func TestHungNamespaceHoldsItsShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDispatcher(limits{4, 2, 1, 10, time.Hour}, bubbleClock())
+		d := newDispatcher(limits{slots: 4, shareSlots: 2, shareBytes: 1, capacity: 10, timeout: time.Hour, slow: time.Hour / 2}, bubbleClock())
 		var hung atomic.Int64
 		quick := 0
 		q := d.newQueue(SinkFunc(func(ctx context.Context, m driver.Delivery) error {
@@ -76,7 +76,7 @@ func TestHungNamespaceHoldsItsShare(t *testing.T) {
 // A namespace that came with much waits its turn like one that came with little.
 func TestTurnsComeRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDispatcher(limits{1, 1, 1, 100, time.Hour}, bubbleClock())
+		d := newDispatcher(limits{slots: 1, shareSlots: 1, shareBytes: 1, capacity: 100, timeout: time.Hour, slow: time.Hour / 2}, bubbleClock())
 		first := make(chan struct{})
 		var order strings.Builder // by the one slot
 		q := d.newQueue(SinkFunc(func(_ context.Context, m driver.Delivery) error {
@@ -154,7 +154,7 @@ func TestDeliveryOutcomes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
-				d := newDispatcher(limits{1, 1, 1, 2, time.Second}, bubbleClock())
+				d := newDispatcher(limits{slots: 1, shareSlots: 1, shareBytes: 1, capacity: 2, timeout: time.Second, slow: time.Second / 2}, bubbleClock())
 				q := d.newQueue(test.sink)
 				it := claimed(1, "ns")
 				if test.before != nil {
@@ -201,7 +201,7 @@ func (e *brokenError) Error() string { return e.text }
 // A sink that ends its goroutine costs no slot.
 func TestGoexitKeepsTheSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDispatcher(limits{1, 1, 1, 10, time.Second}, bubbleClock())
+		d := newDispatcher(limits{slots: 1, shareSlots: 1, shareBytes: 1, capacity: 10, timeout: time.Second, slow: time.Second / 2}, bubbleClock())
 		q := d.newQueue(SinkFunc(func(context.Context, driver.Delivery) error { runtime.Goexit(); return nil }))
 		for id := range int64(10) {
 			d.offer(q, claimed(id, "ns"))
@@ -219,7 +219,7 @@ func TestGoexitKeepsTheSlot(t *testing.T) {
 func TestDeafSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slots, timeout = 4, time.Second
-		d := newDispatcher(limits{slots, 2, 1 << 20, 100, timeout}, bubbleClock())
+		d := newDispatcher(limits{slots: slots, shareSlots: 2, shareBytes: 1 << 20, capacity: 100, timeout: timeout, slow: timeout / 2}, bubbleClock())
 		hear := make(chan struct{})
 		var calls atomic.Int64
 		q := d.newQueue(SinkFunc(func(_ context.Context, m driver.Delivery) error {
@@ -279,7 +279,7 @@ func TestDeafSink(t *testing.T) {
 // A stop lets nothing begin that waits, and what runs is told.
 func TestStopEndsAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDispatcher(limits{2, 2, 1, 10, time.Hour}, bubbleClock())
+		d := newDispatcher(limits{slots: 2, shareSlots: 2, shareBytes: 1, capacity: 10, timeout: time.Hour, slow: time.Hour / 2}, bubbleClock())
 		var calls atomic.Int64
 		q := d.newQueue(SinkFunc(func(ctx context.Context, m driver.Delivery) error {
 			calls.Add(1)
@@ -304,7 +304,7 @@ func TestStopEndsAll(t *testing.T) {
 }
 
 func BenchmarkDispatch(b *testing.B) {
-	d := newDispatcher(limits{64, 32, 1 << 20, 1000, time.Minute}, func() int64 { return 1 })
+	d := newDispatcher(limits{slots: 64, shareSlots: 32, shareBytes: 1 << 20, capacity: 1000, timeout: time.Minute, slow: time.Minute / 2}, func() int64 { return 1 })
 	q := d.newQueue(SinkFunc(func(context.Context, driver.Delivery) error { return nil }))
 	items := make([]*item, b.N)
 	for i := range items {

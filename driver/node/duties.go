@@ -18,9 +18,14 @@ func (l *loop) attend(ctx context.Context) {
 	rescueEvery := cmp.Or(l.config.RescueEvery, min(5*time.Second, max(l.outbox.Lease/4, 250*time.Millisecond)))
 	l.attendTo(ctx, &l.duties.rescue, rescueEvery, l.rescue)
 	l.failures.write(l.log, l.clock(), l.draining)
+	l.logCrowds()
 	l.attendTo(ctx, &l.duties.heartbeat, l.config.HeartbeatEvery, l.beat)
 	l.attendTo(ctx, &l.duties.prune, l.config.PruneEvery, l.prune)
 	l.attendTo(ctx, &l.duties.obstacles, obstaclesEvery, l.logObstacles)
+	l.attendTo(ctx, &l.duties.observe, l.config.HeartbeatEvery, l.observe)
+	l.survey(ctx)
+	l.closeNotices()
+	l.attendTo(ctx, &l.duties.events, l.config.Tick, l.enqueueNotices)
 }
 
 // attendTo does a duty if it is time for it. The duty's next time is set before it is done, so
@@ -35,6 +40,7 @@ func (l *loop) attendTo(ctx context.Context, d *duty, every time.Duration, do fu
 	call, cancel := context.WithTimeout(ctx, l.patience())
 	defer cancel()
 	err := do(call)
+	l.attended(ctx, now, d, err)
 	switch {
 	case err == nil:
 	case away(err):
@@ -67,6 +73,9 @@ func (l *loop) rescue(ctx context.Context) error {
 	if pending+failed > 0 {
 		l.log.Warn("leases had expired", "pending_again", pending, "failed", failed)
 	}
+	if failed > 0 {
+		l.notify(rescuedNotice(failed))
+	}
 	if pending+failed == maxRows { // there are more
 		l.duties.rescue.at = l.clock() + int64(l.config.Tick)
 	}
@@ -82,6 +91,11 @@ func (l *loop) extend(ctx context.Context) error {
 	delivered := make(map[*item]bool, len(l.results))
 	for _, it := range l.results {
 		delivered[it] = true
+	}
+	for _, c := range l.settling {
+		for _, it := range c.items {
+			delivered[it] = true
+		}
 	}
 	var refs []driver.Ref
 	for ref, it := range l.ledger.items {

@@ -15,13 +15,13 @@ func (d *duty) soon() { d.at = 0 }
 
 // duties are the loop's regular work.
 type duties struct {
-	settings, extend, rescue, heartbeat, prune, obstacles duty
+	settings, extend, rescue, heartbeat, prune, obstacles, observe, events duty
 }
 
 // next is the clock time when the next duty is due.
 func (d *duties) next() int64 {
 	next := int64(1) << 62 // does not come
-	for _, one := range []*duty{&d.settings, &d.extend, &d.rescue, &d.heartbeat, &d.prune, &d.obstacles} {
+	for _, one := range []*duty{&d.settings, &d.extend, &d.rescue, &d.heartbeat, &d.prune, &d.obstacles, &d.observe, &d.events} {
 		if !one.off {
 			next = min(next, one.at)
 		}

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
 )
@@ -23,6 +24,7 @@ func (l *loop) beat(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	l.seen.beatAt = time.Now()
 	if o.SharedName && !l.nameShared {
 		l.log.Warn("another process uses this node's name: they get the same shards and hinder each other; give each a name of its own",
 			"process", l.process)
@@ -50,11 +52,11 @@ func (l *loop) beat(ctx context.Context) error {
 func (l *loop) whyNotClaiming() string {
 	switch {
 	case l.draining:
-		return "draining"
+		return PausedDraining
 	case l.control.Paused():
 		return l.control.Reason().String()
 	case l.room() <= 0:
-		return "queues full"
+		return PausedQueuesFull
 	default:
 		return ""
 	}

@@ -105,6 +105,8 @@ func (l *ledger) enter(it *item) bool {
 	case it.Suspect > 0:
 		it.place = suspect
 		l.suspects.add(it)
+	case it.Probe: // never put away: all wait for what it finds out
+		l.admit(it)
 	case a != nil && len(a.parked) > 0 && !l.fits(it, a):
 		l.addParked(it)
 	case !l.takes(it):
@@ -116,7 +118,7 @@ func (l *ledger) enter(it *item) bool {
 }
 
 // takes reports whether the message's queue has room for it.
-func (l *ledger) takes(it *item) bool { return l.accepts(it, l.coming[it.queue]) }
+func (l *ledger) takes(it *item) bool { return it.Probe || l.accepts(it, l.coming[it.queue]) }
 
 // fits reports whether a namespace with parked messages may have one more that counts. One
 // message always fits: its payload may be larger than any share.

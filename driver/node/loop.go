@@ -11,7 +11,7 @@ import (
 )
 
 // loop is one run of a node. All of it belongs to the goroutine that runs it; only the
-// dispatcher and the counters are shared with deliveries. What it knows of the messages in
+// dispatcher and the counters are shared with deliveries, and calls that settle are made beside it. What it knows of the messages in
 // flight stands in ledger, when it claims in pace, what it does while the database fails in
 // backoff; the steps that work on them are in files of their own, and their order in run.
 type loop struct {
@@ -42,12 +42,28 @@ type loop struct {
 	taskQueues   map[string]*queue // of Config.Routes
 	results      []*item           // delivered, and to be settled
 
+	sideBySide  bool                // calls can be made side by side
+	settling    settling            // the round of settles that is under way; nil: none is
+	cutSettling context.CancelFunc  // breaks its call off
+	answers     chan []settleAnswer // of that round, once it is over
+	settlesFail bool                // the last settle failed
+
+	holds          holds
+	surveyor       *surveyor // nil: this node does not survey the outbox
+	notices        notices
+	unowned        unowned
+	auditTold      time.Time // when the last audit ended that the log has been told of
+	surveyLoggedAt int64     // clock time when the log was last told that surveys fail; 0: never
+	holdsLoggedAt  int64     // and that events of holds cannot be read
+
+	seen      seen // what the observer is told of the database
 	failures  failureReport
+	crowdedAt int64 // clock time when the log was last told of a crowd; 0: never
 	pruned    int64 // messages deleted so far
 	pruneMore bool  // the last prune left some that can go
 
 	draining   bool
-	drainUntil int64 // clock time when draining ends
+	drainUntil int64 // clock time when deliveries are cut short
 	ending     error // why it ends, if not by Drain
 }
 
@@ -103,7 +119,8 @@ func (l *loop) beginDrain() {
 		return
 	}
 	l.draining = true
-	l.drainUntil = l.clock() + int64(l.config.DrainTimeout)
+	finish, _ := drainTimes(l.config.DrainTimeout)
+	l.drainUntil = l.clock() + int64(finish)
 	l.duties.heartbeat.soon()
 	l.say("draining", "in_flight", l.ledger.inFlight())
 	l.endWaiting(errStopping, func(*item) bool { return true })

@@ -25,8 +25,8 @@ type Node struct {
 	used      atomic.Bool
 }
 
-// New makes a node. db is best a pool of two connections or more; it stays the
-// caller's to close. The error names the field of config that no node could work with.
+// New makes a node. db is best a *pgxpool.Pool of three connections or more: settles are made beside
+// claims then, one at a time with any other db. It stays the caller's to close. The error names the field of config that no node could work with.
 func New(db driver.DB, config Config) (*Node, error) {
 	config, err := config.withDefaults()
 	if err != nil {

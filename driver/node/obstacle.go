@@ -16,8 +16,7 @@ const obstaclesEvery = 30 * time.Second
 func (l *loop) logObstacles(ctx context.Context) error {
 	obstacles, err := driver.Obstacles(ctx, l.db, l.pace.shutOutFor > l.pace.shutOutLimit)
 	for _, o := range obstacles {
-		l.log.Warn("a session keeps claims from shards", "session", o.Session, "shards", len(o.Shards), "other_locks", o.Others,
-			"remedy", o.Remedy)
+		l.notify(shutOutNotice(o, time.Now()))
 	}
 	return err
 }

@@ -22,14 +22,15 @@ import (
 //	a claim brought none, nothing was in flight       with the next tick
 //	a claim was cut                                   after as long as it took: its walk must go on, but
 //	                                                  not take more than half of the time
-//	it was, and a whole round of such brought none    after as long as the round took, at least a tick, at most 5 s
+//	they were, past the end of the ring, twice or     after as long as the last round took, at least a tick,
+//	more often, and brought none                      at most 5 s
 //	a settle left a message due at that moment        with the next tick: the next claim would bring it again
 //
 // A Once has done its work, and ends with an error or without:
 //
 //	what happened                                                              ends with
 //	a claim that was made with nothing in flight brought none: it looked at
-//	all, or claims that were cut have come past the last name twice            nil
+//	all, or claims that were cut have come past the end of the ring twice      nil
 //	the claims that it may make were made                                      nil
 //	nothing is in flight, and since the last claim that was made with nothing
 //	in flight no message was tried, and a sink has handed one back             that message's error
@@ -45,7 +46,7 @@ type pace struct {
 	sooner      earlier       // than the next tick
 	claims      int64         // made so far
 	foundNone   bool          // the last claim that was made with nothing in flight brought none
-	emptyRounds int           // how often cut claims have come past the last name since one brought some
+	emptyRounds int           // how often cut claims have come past the end of the ring since one brought some: the first round may have begun anywhere
 	roundFrom   int64         // when the first cut claim of this round was made; 0: none was
 	roundServed bool          // a claim of this round brought some
 	shutOutFrom int64         // when the first of the claims that were shut out was made; 0: the last one was not
@@ -121,7 +122,7 @@ func (p *pace) claimed(c claim) {
 	}
 }
 
-// cut notes a claim that was cut: the walk goes on soon, and at the end of a round that
+// cut notes a claim that was cut: the walk goes on soon, and at the end of a whole round that
 // brought none it rests.
 func (p *pace) cut(c claim) {
 	end := c.at + c.took
@@ -137,7 +138,7 @@ func (p *pace) cut(c claim) {
 	}
 	if !p.roundServed {
 		p.emptyRounds++
-		if !p.once {
+		if !p.once && p.emptyRounds > 1 {
 			p.nextAt = end + max(int64(p.tick), min(end-p.roundFrom, int64(longestRest)))
 		}
 	}

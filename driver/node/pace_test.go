@@ -113,7 +113,7 @@ func TestPaceOver(t *testing.T) {
 		"tried before the claim":                    {happens: []func(*pace){tried, claimed(3, 0), back}, over: true, err: boom},
 		"tried before a claim beside others":        {happens: []func(*pace){claimed(1, 0), tried, claimed(3, 1), back}},
 		"cut, and none so far":                      {happens: []func(*pace){cut, cut, cut}},
-		"cut past the last name once":               {happens: []func(*pace){cut, pastEnd, cut}},
+		"cut past the end once":                     {happens: []func(*pace){cut, pastEnd, cut}},
 		"cut all round":                             {happens: []func(*pace){cut, pastEnd, cut, pastEnd}, over: true},
 		"cut all round, some were claimed":          {happens: []func(*pace){cut, pastEnd, claimed(3, 0), cut, pastEnd}},
 		"cut all round, then all round again":       {happens: []func(*pace){pastEnd, claimed(3, 0), pastEnd, pastEnd, pastEnd}, over: true},
@@ -159,12 +159,15 @@ func TestPaceCut(t *testing.T) {
 		pause   int64 // after the claim
 	}{
 		{0, driver.Cut, 30 * ms},
+		{0, driver.CutPastEnd, 30 * ms}, // it may have begun in the middle
+		{0, driver.Cut, 30 * ms},
 		{0, driver.Cut, 30 * ms},
 		{0, driver.CutPastEnd, 150 * ms}, // as long as the round took
 		{0, driver.Cut, 30 * ms},
 		{0, driver.CutPastEnd, 100 * ms}, // a tick
 		{3, driver.Cut, 30 * ms},
 		{0, driver.CutPastEnd, 30 * ms}, // the round has brought some
+		{0, driver.CutPastEnd, 30 * ms},
 		{0, driver.CutPastEnd, 100 * ms},
 	} {
 		if !p.due(now, 10, 1) {

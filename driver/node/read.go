@@ -49,15 +49,27 @@ func (l *loop) readPortion(ctx context.Context, items []*item) {
 	for i, it := range items {
 		deliveries[i] = &it.Delivery
 	}
-	lost, err := driver.Payloads(call, l.db, deliveries)
+	handedOn := make([]bool, len(items))
+	before := l.clock()
+	lost, err := driver.PayloadsEach(call, l.db, deliveries, func(i int) {
+		handedOn[i] = true
+		l.handOn(items[i])
+	})
+	l.called(ctx, Call{Name: "payloads", Took: l.since(before), Err: err})
+	var rest []*item
+	for i, it := range items {
+		if !handedOn[i] {
+			rest = append(rest, it)
+		}
+	}
 	if !l.worked(ctx, err) {
-		l.misread(items, err)
+		l.misread(rest, err)
 		return
 	}
 	for _, ref := range lost {
 		l.ledger.items[ref].lose()
 	}
-	for _, it := range items {
+	for _, it := range rest {
 		l.handOn(it)
 	}
 }
@@ -100,7 +112,9 @@ func (l *loop) beginSuspects(ctx context.Context) {
 	}
 	call, cancel := context.WithTimeout(ctx, l.patience())
 	defer cancel()
+	before := l.clock()
 	refs, err := driver.BeginDelivery(call, l.db, refsOf(items), together)
+	l.called(ctx, Call{Name: "begin_delivery", Took: l.since(before), Err: err})
 	l.worked(ctx, err)
 	noted := make(map[driver.Ref]bool, len(refs))
 	for _, ref := range refs {

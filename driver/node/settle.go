@@ -2,7 +2,9 @@ package node
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
 )
@@ -20,6 +22,7 @@ func (l *loop) takeDelivered() {
 			l.ending = it.err
 			l.log.Error("a sink is closed: ending", "error", it.err)
 		}
+		l.delivered(it)
 		l.results = append(l.results, it)
 	}
 	if l.ending != nil {
@@ -27,67 +30,183 @@ func (l *loop) takeDelivered() {
 	}
 }
 
-// settleAll settles what has been delivered, one call for each verdict. Where a call fails,
-// its messages are tried again until the leases are gone and the answer is that they are lost.
-func (l *loop) settleAll(ctx context.Context) {
-	if len(l.results) == 0 || !l.mayCall() {
+// settling is a round of settles that is under way: one call for each verdict, in a goroutine of its own, so
+// that the loop claims and reads meanwhile. Its items stay in the ledger. The loop makes the round and draws the
+// conclusions from the answers; the goroutine makes the calls and touches nothing of the loop.
+type settling []settleCall
+
+// settleCall settles the items of one verdict.
+type settleCall struct {
+	items []*item
+	do    func(ctx context.Context) (lost []driver.Ref, err error)
+}
+
+// settleAnswer is how one of the calls ended.
+type settleAnswer struct {
+	lost []driver.Ref
+	err  error
+	took time.Duration
+}
+
+// settle begins to settle what has been delivered. Only one round is under way: what is delivered meanwhile goes
+// into the next one together. Where the database is one connection, the round is over when settle returns.
+func (l *loop) settle(ctx context.Context) {
+	if l.settling != nil || len(l.results) == 0 || !l.mayCall() {
 		return
 	}
 	var by [settledBySink + 1][]*item
 	for _, it := range l.results {
+		if it.verdict == toFailDestination && l.clock() < l.holds.offUntil {
+			it.verdict = toRetry
+		}
 		by[it.verdict] = append(by[it.verdict], it)
 	}
-	l.results = l.results[:0]
+	l.results = nil
 	for _, it := range by[settledBySink] {
 		l.stats.done.Add(1)
+		l.config.Observer.Message(&it.Delivery, Done)
 		l.pace.hasTried()
 		l.ledger.leave(it.Ref())
 	}
-	l.settle(ctx, by[toComplete], func(ctx context.Context, items []*item) ([]driver.Ref, error) {
-		return driver.Complete(ctx, l.db, refsOf(items))
-	})
-	l.settle(ctx, by[toRetry], func(ctx context.Context, items []*item) ([]driver.Ref, error) {
-		return driver.Retry(ctx, l.db, failuresOf(items, l.outbox.Retry))
-	})
-	l.settle(ctx, by[toFail], func(ctx context.Context, items []*item) ([]driver.Ref, error) {
-		return driver.Fail(ctx, l.db, failuresOf(items, l.outbox.Retry))
-	})
-	l.settle(ctx, by[toRelease], func(ctx context.Context, items []*item) ([]driver.Ref, error) {
-		return driver.Release(ctx, l.db, refsOf(items))
-	})
+	var round settling
+	for _, v := range []verdict{toComplete, toRetry, toFail, toFailDestination, toRelease} {
+		items := by[v]
+		if len(items) == 0 {
+			continue
+		}
+		for _, it := range items {
+			l.slowDown(it) // a claim may come before the round is back
+		}
+		round = append(round, settleCall{items: items, do: l.settleOf(v, items)})
+	}
+	if len(round) == 0 {
+		return
+	}
+	cut, cutOff := context.WithCancel(context.WithoutCancel(ctx))
+	l.settling, l.cutSettling = round, cutOff
+	patience := l.patience()
+	if !l.sideBySide {
+		l.settled(ctx, round.run(ctx, cut, patience))
+		return
+	}
+	go func() { l.answers <- round.run(ctx, cut, patience) }()
 }
 
-// settle makes one settle call. Its items leave the ledger, settled or lost; where it fails,
-// they stay to be settled.
-func (l *loop) settle(ctx context.Context, items []*item, call func(context.Context, []*item) ([]driver.Ref, error)) {
-	if len(items) == 0 {
+// mustSettle reports whether claims wait for settles: one has failed and none has worked since, or as much waits to be
+// settled as a queue holds.
+func (l *loop) mustSettle() bool {
+	unsettled := len(l.results)
+	for _, c := range l.settling {
+		unsettled += len(c.items)
+	}
+	return l.settlesFail || unsettled >= l.config.Queue
+}
+
+// settleOf is the call that settles items with a verdict. All that it needs of the loop is read now.
+func (l *loop) settleOf(v verdict, items []*item) func(context.Context) ([]driver.Ref, error) {
+	db := l.db
+	switch v {
+	case toComplete:
+		return func(ctx context.Context) ([]driver.Ref, error) { return driver.Complete(ctx, db, refsOf(items)) }
+	case toRelease:
+		return func(ctx context.Context) ([]driver.Ref, error) { return driver.Release(ctx, db, refsOf(items)) }
+	case toFailDestination:
+		failures := destinationFailuresOf(items)
+		return func(ctx context.Context) ([]driver.Ref, error) { return driver.FailDestination(ctx, db, failures) }
+	}
+	failures := failuresOf(items, l.outbox.Retry)
+	if v == toFail {
+		return func(ctx context.Context) ([]driver.Ref, error) { return driver.Fail(ctx, db, failures) }
+	}
+	return func(ctx context.Context) ([]driver.Ref, error) { return driver.Retry(ctx, db, failures) }
+}
+
+// run makes the calls of a round, until one fails, and returns the answers. The end of ctx leaves a call its
+// grace (see patient), the end of cut does not.
+func (s settling) run(ctx, cut context.Context, patience time.Duration) []settleAnswer {
+	var answers []settleAnswer
+	for _, c := range s {
+		asked, cancel := patient(ctx, patience)
+		stop := context.AfterFunc(cut, cancel)
+		before := time.Now()
+		lost, err := c.do(asked)
+		answers = append(answers, settleAnswer{lost, err, time.Since(before)})
+		stop()
+		cancel()
+		if err != nil {
+			break
+		}
+	}
+	return answers
+}
+
+// takeSettled takes over a round of settles that has come back.
+func (l *loop) takeSettled(ctx context.Context) {
+	select {
+	case answers := <-l.answers:
+		l.settled(ctx, answers)
+	default:
+	}
+}
+
+// settleRest waits for the round that is under way; where waiting ends first, its call is broken off, and what it
+// was to settle is left in results. From then on the loop waits for each round.
+func (l *loop) settleRest(ctx, waiting context.Context) {
+	l.sideBySide = false
+	if l.settling == nil {
 		return
 	}
-	if !l.mayCall() { // the call before this one failed
-		l.results = append(l.results, items...)
-		return
+	defer context.AfterFunc(waiting, l.cutSettling)()
+	l.settled(ctx, <-l.answers)
+}
+
+// settled draws the conclusions from a round of settles: its items leave the ledger, settled or lost. Where a
+// call failed, its items and those of the calls behind it are to be settled again, until the leases are gone
+// and the answer is that they are lost.
+func (l *loop) settled(ctx context.Context, answers []settleAnswer) {
+	round := l.settling
+	l.settling = nil
+	l.cutSettling()
+	for i, c := range round {
+		if i >= len(answers) { // the call before it failed
+			l.results = append(l.results, c.items...)
+			continue
+		}
+		of, a := c.items[0].verdict, answers[i]
+		if of == toFailDestination && l.cannotHold(a.err) {
+			l.results = append(l.results, c.items...)
+			continue
+		}
+		l.called(ctx, Call{Name: of.call(), Took: a.took, Err: a.err})
+		l.settlesFail = !l.worked(ctx, a.err)
+		if l.settlesFail {
+			l.results = append(l.results, c.items...)
+			continue
+		}
+		if of == toFailDestination {
+			l.dispatch.settled(c.items)
+		}
+		l.conclude(c.items, a.lost)
 	}
-	asked, cancel := patient(ctx, l.patience())
-	defer cancel()
-	refs, err := call(asked, items)
-	if !l.worked(ctx, err) {
-		l.results = append(l.results, items...)
-		return
-	}
+}
+
+// conclude has settled items leave the ledger.
+func (l *loop) conclude(items []*item, refs []driver.Ref) {
 	lost := make(map[driver.Ref]bool, len(refs))
 	for _, ref := range refs {
 		lost[ref] = true
 	}
 	var last *item // of the lost ones
 	for _, it := range items {
-		wasLost := lost[it.Ref()]
+		wasLost, became := lost[it.Ref()], Lost
 		if wasLost {
 			last = it
 			l.stats.lost.Add(1)
 			l.log.Debug("lost a claim", "id", it.ID, "namespace", it.Namespace, "dispatch_key", it.DispatchKey)
 		} else {
-			l.countSettled(it)
+			became = l.countSettled(it)
 		}
+		l.config.Observer.Message(&it.Delivery, became)
 		l.setPace(it, wasLost)
 		l.ledger.leave(it.Ref())
 	}
@@ -98,34 +217,48 @@ func (l *loop) settle(ctx context.Context, items []*item, call func(context.Cont
 }
 
 // setPace tells the pace what a settled message means for the next claim. A parked message
-// that is released does not change the pace: no sink has seen it, and the budget keeps it from coming again.
+// that is released does not change the pace: no sink has seen it, and the budget keeps it from coming again. No more is one
+// handed back whose destination is held.
 func (l *loop) setPace(it *item, lost bool) {
 	if it.verdict != toRelease {
 		l.pace.hasTried()
-	} else if !lost && it.place != parked {
+	} else if !lost && it.place != parked && !errors.Is(it.err, errHeld) {
 		l.pace.handedBack(it.err)
 	}
+	l.slowDown(it)
+}
+
+// slowDown has the next claim wait for its tick where a settle leaves a message due at that moment: else it
+// would bring it again.
+func (l *loop) slowDown(it *item) {
 	if it.atOnce() && it.place != parked {
 		l.pace.atNextTick()
 	}
 }
 
-// countSettled counts a message as what it was settled as, and notes for the log where it
-// was not delivered. A retry that used up the last attempt has failed for good.
-func (l *loop) countSettled(it *item) {
+// countSettled counts a message as what it was settled as, notes for the log where it was not
+// delivered, and returns what has become of it. A retry that used up the last attempt has failed for good.
+func (l *loop) countSettled(it *item) (became Event) {
 	state := "due again"
 	switch {
 	case it.verdict == toComplete:
+		became = Done
 		l.stats.done.Add(1)
 	case it.verdict == toRelease:
+		became = Released
 		l.stats.released.Add(1)
-	case it.verdict == toFail || l.outbox.Retry.Exhausted(it.Attempt):
-		state = "failed"
+		if it.err != nil && it.started.Load() != 0 && !l.draining { // the sink could not begin: its command is gone, say
+			l.failures.givenBack++
+			l.failures.last = it
+		}
+	case it.verdict == toFail || l.outbox.Retry.Exhausted(it.Attempt) && !it.uncharged():
+		state, became = "failed", Failed
 		l.stats.failed.Add(1)
 		l.failures.failed++
 		l.failures.last = it
+		l.notify(failedNotice(it))
 	default:
-		state = "to be retried"
+		state, became = "to be retried", Retried
 		l.stats.retried.Add(1)
 		l.failures.retried++
 		l.failures.last = it
@@ -134,6 +267,7 @@ func (l *loop) countSettled(it *item) {
 		l.log.Debug("not delivered", "id", it.ID, "namespace", it.Namespace, "dispatch_key", it.DispatchKey,
 			"attempt", it.Attempt, "now", state, "error", driver.CleanReason(it.reason))
 	}
+	return became
 }
 
 func refsOf(items []*item) []driver.Ref {

@@ -26,6 +26,9 @@ const graceTime = 5 * time.Second
 //   - [RetryAfter]: retry, after the given delay
 //   - [RetryNotBefore]: retry, after the policy's backoff or the given delay, whichever is later
 //   - [Undelivered]: it was not tried; it is due again, and the attempt is given back
+//   - [DestinationFailed], [DestinationBroken], [DestinationGone], [Hold]: its destination, the task queue of its
+//     namespace, is in trouble, and no message's fault: retry, and once the destination is
+//     held, without an attempt charged
 //   - [ErrSettled]: the sink has settled it itself, in a transaction of its own
 //   - any other error: retry, after the policy's backoff
 //
@@ -110,6 +113,56 @@ func Undelivered(err error) error {
 	return &undeliveredError{err}
 }
 
+type destinationError struct {
+	err     error
+	trouble driver.Trouble
+	hold    time.Duration // of driver.Busy
+}
+
+func (e *destinationError) Error() string { return e.err.Error() }
+func (e *destinationError) Unwrap() error { return e.err }
+
+// DestinationFailed marks err as its destination's doing: it could not be reached, or turns away whoever
+// calls. The message is tried again. Where five messages in a row fail so, of whatever nodes, the
+// destination is held: what goes there is not claimed, and not charged, but for one message now and
+// then as a probe, until one comes through. DestinationFailed(nil) is nil.
+func DestinationFailed(err error) error { return inTrouble(err, driver.Unreachable, 0) }
+
+// DestinationBroken marks err as perhaps its destination's doing: it broke on the message, maybe on this
+// one alone. It is as [DestinationFailed], but that it takes twenty messages in a row.
+// DestinationBroken(nil) is nil.
+func DestinationBroken(err error) error { return inTrouble(err, driver.Broken, 0) }
+
+// DestinationGone marks err as a destination that is no more: it is held at once, and until somebody
+// lifts that. The message is not charged. DestinationGone(nil) is nil.
+func DestinationGone(err error) error { return inTrouble(err, driver.Gone, 0) }
+
+// Hold marks err as a destination that asks for time: it is held at once, for d, but for 5 s or so at
+// least, and an hour at most. The message is not charged. Hold(nil, d) is nil.
+func Hold(err error, d time.Duration) error { return inTrouble(err, driver.Busy, max(d, 0)) }
+
+func inTrouble(err error, trouble driver.Trouble, hold time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &destinationError{err, trouble, hold}
+}
+
+// A SharedSink is a Sink that can say where the messages of all namespaces go to one endpoint: so a failure
+// of it counts for the whole task queue too. Where ten messages in a row fail, of five namespaces at least, the
+// task queue is held for all. What a sink does not share can be held for one namespace at a time only: it is
+// better not to share what may be each namespace's own, or those whose endpoints are dead stop all others.
+type SharedSink interface {
+	Sink
+	Shared(taskQueue string) bool
+}
+
+// shares reports whether a sink sends the messages of all namespaces, of this task queue, to one endpoint.
+func shares(sink Sink, taskQueue string) bool {
+	s, ok := sink.(SharedSink)
+	return ok && s.Shared(taskQueue)
+}
+
 // verdict is what becomes of a message after its delivery: the settle that it goes to.
 type verdict int
 
@@ -118,6 +171,7 @@ const (
 	toRetry
 	toFail
 	toRelease
+	toFailDestination
 	settledBySink
 )
 
@@ -127,10 +181,13 @@ type outcome struct {
 	verdict verdict
 	err     error          // nil: delivered
 	reason  string         // its text
-	delay   *time.Duration // of RetryAfter or RetryNotBefore
-	least   bool           // of RetryNotBefore: the policy's backoff may be longer
+	delay   *time.Duration // of RetryAfter, RetryNotBefore or Hold
+	least   bool           // of RetryNotBefore and Hold: the policy's backoff may be longer
+	trouble driver.Trouble // of toFailDestination
+	shared  bool           // of toFailDestination: it counts for the route of all, too
 	closed  bool           // the sink takes no message any more
 	overdue bool           // the sink did not return: the dispatcher gave the delivery up
+	ended   int64          // when the delivery ended, in dispatcher.clock time
 }
 
 // judge reads a delivery's error as the Sink interface defines it. Where an error says two
@@ -140,6 +197,8 @@ type outcome struct {
 //	nil                         toComplete
 //	ErrSettled                  settledBySink
 //	ErrSinkClosed, Undelivered  toRelease
+//	DestinationFailed, -Broken,
+//	-Gone, Hold                 toFailDestination
 //	Permanent                   toFail
 //	RetryAfter, RetryNotBefore  toRetry, with their delay
 //	any other                   toRetry, with the policy's backoff
@@ -151,11 +210,17 @@ func judge(err error) outcome {
 	var permanent *permanentError
 	var undelivered *undeliveredError
 	var after *retryAfterError
+	var destination *destinationError
 	switch {
 	case errors.Is(err, ErrSettled):
 		o.verdict = settledBySink
 	case o.closed || errors.As(err, &undelivered):
 		o.verdict = toRelease
+	case errors.As(err, &destination):
+		o.verdict, o.trouble = toFailDestination, destination.trouble
+		if destination.trouble == driver.Busy {
+			o.delay, o.least = &destination.hold, true
+		}
 	case errors.As(err, &permanent):
 		o.verdict = toFail
 	case errors.As(err, &after):

@@ -34,6 +34,13 @@ func TestJudge(t *testing.T) {
 		{"not before", RetryNotBefore(boom, minute), toRetry, &minute, false},
 		{"not before, negative", RetryNotBefore(boom, -minute), toRetry, &none, false},
 		{"nil not before", RetryNotBefore(nil, time.Hour), toComplete, nil, false},
+		{"unreachable", DestinationFailed(boom), toFailDestination, nil, false},
+		{"broken, wrapped", fmt.Errorf("a: %w", DestinationBroken(boom)), toFailDestination, nil, false},
+		{"gone, joined", errors.Join(boom, DestinationGone(boom)), toFailDestination, nil, false},
+		{"busy", Hold(boom, minute), toFailDestination, &minute, false},
+		{"busy, negative", Hold(boom, -minute), toFailDestination, &none, false},
+		{"nil unreachable", DestinationFailed(nil), toComplete, nil, false},
+		{"nil busy", Hold(nil, time.Hour), toComplete, nil, false},
 		{"settled", ErrSettled, settledBySink, nil, false},
 		{"settled wrapped", fmt.Errorf("a: %w", ErrSettled), settledBySink, nil, false},
 		{"undelivered", Undelivered(boom), toRelease, nil, false},
@@ -47,6 +54,9 @@ func TestJudge(t *testing.T) {
 		{"closed and undelivered", Undelivered(ErrSinkClosed), toRelease, nil, true},
 		{"undelivered and permanent", Permanent(Undelivered(boom)), toRelease, nil, false},
 		{"undelivered and later", RetryAfter(Undelivered(boom), minute), toRelease, nil, false},
+		{"unreachable and permanent", Permanent(DestinationFailed(boom)), toFailDestination, nil, false},
+		{"unreachable and later", RetryAfter(DestinationFailed(boom), minute), toFailDestination, nil, false},
+		{"undelivered and unreachable", DestinationFailed(Undelivered(boom)), toRelease, nil, false},
 		{"permanent and later", RetryAfter(Permanent(boom), minute), toFail, nil, false},
 	} {
 		got := judge(test.err)

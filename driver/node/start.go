@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/fairclaim/fairclaim/budget"
 	"github.com/fairclaim/fairclaim/driver"
 	"github.com/fairclaim/fairclaim/watermark"
@@ -42,6 +44,9 @@ func (l *loop) start(ctx context.Context, usage *budget.Inflight, maxClaims int)
 			return fmt.Errorf("%w: shard %d: the outbox has shards 0 to %d", driver.ErrBadArgument, shard, l.outbox.ShardCount-1)
 		}
 	}
+	pool, ok := l.db.(*pgxpool.Pool)
+	l.sideBySide = ok && pool.Config().MaxConns > 1
+	l.answers = make(chan []settleAnswer, 1)
 	l.shards, l.shardsGiven = c.Shards, c.Shards == nil && l.live
 	if c.Shards == nil && !l.live {
 		for shard := range l.outbox.ShardCount {
@@ -52,9 +57,9 @@ func (l *loop) start(ctx context.Context, usage *budget.Inflight, maxClaims int)
 	l.process = self.String()
 	l.log = c.Logger.With("node", c.Node)
 	l.dispatch = newDispatcher(limits{
-		slots: c.Slots, shareSlots: max(int(float64(c.Slots)*c.Share), 1),
+		slots: c.Slots, spare: c.Spare, shareSlots: max(int(float64(c.Slots)*c.Share), 1),
 		shareBytes: max(int64(float64(params.LowBytes)*c.Share), 1),
-		capacity:   c.Queue, timeout: c.DeliveryTimeout,
+		capacity:   c.Queue, timeout: c.DeliveryTimeout, slow: min(c.Tick, c.DeliveryTimeout/2),
 	}, l.clock)
 	l.dispatch.overdue, l.dispatch.leftBehind = &l.stats.overdue, &l.stats.stuck
 	l.ledger = newLedger(
@@ -72,6 +77,7 @@ func (l *loop) start(ctx context.Context, usage *budget.Inflight, maxClaims int)
 	l.duties.heartbeat.off = !l.live
 	l.duties.prune.off = c.PruneEvery < 0
 	l.duties.obstacles.off = !l.live
+	l.duties.events.off = true
 	if l.live {
 		l.leaveForTheGone(ask, self)
 	}

@@ -73,9 +73,9 @@ func (db *database) write(ctx context.Context, b backlog) (int, error) {
 		return err
 	})
 	g.Go(func() error {
-		tag, err := db.pool.Exec(inner, `insert into outbox.pending (id, namespace, task_queue, shard, visible_after, payload_bytes)
+		tag, err := db.pool.Exec(inner, `insert into outbox.pending (id, namespace, task_queue, shard, visible_after, ripe, payload_bytes)
 		select s.id, s.namespace, s.task_queue, outbox.shard_of(s.dispatch_key, (select c.shard_count from outbox.config as c)),
-		       s.due, $2::int from `+source, b.shards, b.payload)
+		       s.due, s.due <= now(), $2::int from `+source, b.shards, b.payload)
 		pending = tag.RowsAffected()
 		return err
 	})

@@ -6,7 +6,7 @@ create schema bench;
 create function bench.claim_blind(node text, shards int[], batch int, max_bytes bigint, payloads boolean)
 returns table (id bigint, claim_token bigint, namespace text, task_queue text, dispatch_key text, shard int,
                attempt int, content_type text, headers jsonb, payload bytea, lease_until timestamptz, pass int,
-               payload_bytes int, suspect int)
+               payload_bytes int, suspect int, created_at timestamptz, due_at timestamptz, claimed_at timestamptz)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -41,7 +41,7 @@ begin
   )
   select m.id, v_token, m.namespace, m.task_queue, m.dispatch_key, c.shard, c.attempt,
          m.content_type, case when claim_blind.payloads then m.headers end, case when claim_blind.payloads then m.payload end,
-         c.lease_until, 1, c.payload_bytes, c.suspect::int
+         c.lease_until, 1, c.payload_bytes, c.suspect::int, m.created_at, c.visible_after, c.claimed_at
   from c join outbox.message as m on m.id = c.id;
 end $$;
 

@@ -57,6 +57,90 @@ func TestBench(t *testing.T) {
 	}
 }
 
+// TestRivals: the first read of each rival is fair; what a second one gets while the first has not
+// committed is what the documentation says; and in the end every message was read, once.
+func TestRivals(t *testing.T) {
+	ctx := t.Context()
+	c := skew{rows: 1000, heavy: 500, others: 150}
+	l, err := openLab(ctx, size{}, pgtest.Options{Log: t.Output()}, os.Getenv("PGMQ_SQL"), t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := l.close(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	readers, err := l.openReaders(ctx, c, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(l.report.Setups) != len(allRivals()) {
+		t.Errorf("the report says of %d rivals, not of %d, how they were set up or why they are absent", len(l.report.Setups), len(allRivals()))
+	}
+	for _, r := range readers {
+		t.Run(r.name, func(t *testing.T) {
+			defer r.client.Close()
+			r.readWhole(t, c)
+		})
+	}
+}
+
+// besideOpen is how many messages a read brings while another one has not committed.
+var besideOpen = map[string]int{fair: 0, pgmqFair: 0, rowNumber: readBatch, eachOne: readBatch}
+
+func (r *reader) readWhole(t *testing.T, c skew) {
+	ctx := t.Context()
+	tx, err := r.db.pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := r.take(ctx, tx, readBatch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tenants, most := spread(all); len(all) != readBatch || tenants != readBatch || most != 1 {
+		t.Errorf("the first read brought %d messages of %d tenants, at most %d of one; want %d, each of another", len(all), tenants, most, readBatch)
+	}
+	second, err := r.take(ctx, r.client, readBatch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(second) != besideOpen[r.name] {
+		t.Errorf("beside an open read another one brought %d messages, want %d", len(second), besideOpen[r.name])
+	}
+	if err := tx.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	all = append(all, second...)
+	if err := r.finish(ctx, r.client, all); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		messages, err := r.take(ctx, r.client, readBatch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(messages) == 0 {
+			break
+		}
+		if len(messages) > readBatch {
+			t.Errorf("a read of %d brought %d messages", readBatch, len(messages))
+		}
+		if err := r.finish(ctx, r.client, messages); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, messages...)
+	}
+	r.got = all
+	if err := r.verify(c); err != nil {
+		t.Error(err)
+	}
+	if tenants, most := spread(all); len(all) != c.rows || tenants != c.others+1 || most != c.heavy {
+		t.Errorf("%d messages of %d tenants were read, at most %d of one; want %d of %d, %d", len(all), tenants, most, c.rows, c.others+1, c.heavy)
+	}
+}
+
 func TestSummarize(t *testing.T) {
 	var values []float64
 	for v := 200; v > 0; v-- {
@@ -77,6 +161,44 @@ func TestCount(t *testing.T) {
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 10_000_000: "10,000,000"} {
 		if got := count(n); got != want {
 			t.Errorf("count(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
+
+// TestMarkdownOnly: a run of one experiment replaces its section and nothing else, and a run of all that are usual keeps the
+// sections of the others.
+func TestMarkdownOnly(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "benchmarks.md")
+	write := func(only, name, value string) string {
+		t.Helper()
+		r := report{Only: only}
+		for _, e := range experiments() {
+			if e.name == name {
+				r.begin(e)
+			}
+		}
+		r.add(figure{Experiment: name, Case: value, Contender: fair, Unit: "ms", summary: summarize([]float64{1})})
+		if err := r.writeMarkdown(file); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	write("", "latency", "usual 1")
+	write("steady", "steady", "alone 1")
+	text := write("steady", "steady", "alone 2")
+	for part, want := range map[string]int{"usual 1": 1, "alone 1": 0, "alone 2": 1, "`make bench ONLY=steady`": 1, byHand: 1} {
+		if n := strings.Count(text, part); n != want {
+			t.Errorf("%q is there %d times, want %d:\n%s", part, n, want, text)
+		}
+	}
+	text = write("", "latency", "usual 2")
+	for part, want := range map[string]int{"usual 1": 0, "usual 2": 1, "alone 2": 1, "# Benchmarks\n": 1, byHand: 1} {
+		if n := strings.Count(text, part); n != want {
+			t.Errorf("after a usual run, %q is there %d times, want %d:\n%s", part, n, want, text)
 		}
 	}
 }

@@ -176,7 +176,7 @@ func (l *lab) watchQuiet(ctx context.Context, q queue) (quietWatch, error) {
 		}
 		w.waits = append(w.waits, milliseconds(s.at.Sub(at)))
 		if s.claim > 0 {
-			w.claims = append(w.claims, float64(max(s.claim-last[n], 1)))
+			w.claims = append(w.claims, float64(max((s.claim-last[n])/tokenStep, 1)))
 		}
 	}
 	return w, nil

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -38,28 +39,36 @@ type experiment struct {
 	name  string
 	title string
 	run   func(context.Context, *lab) error
+	alone bool // it runs only where -only names it
 }
 
 func experiments() []experiment {
 	return []experiment{
-		{"latency", "Claim latency, beside a claim that is not fair", claimLatency},
-		{"flatness", "Claim latency while backlog, namespaces and what is in the way grow", claimFlatness},
-		{"throughput", "Messages a second and WAL a message, from enqueue to settled", throughput},
-		{"fairness", "A quiet tenant's wait beside another's flood", fairness},
-		{"bloat", "Claim latency while an open transaction keeps dead rows", bloat},
-		{"go", "What the Go side costs", goCost},
+		{name: "latency", title: "Claim latency, beside a claim that is not fair", run: claimLatency},
+		{name: "flatness", title: "Claim latency while backlog, namespaces and what is in the way grow", run: claimFlatness},
+		{name: "throughput", title: "Messages a second and WAL a message, from enqueue to settled", run: throughput},
+		{name: "fairness", title: "A quiet tenant's wait beside another's flood", run: fairness},
+		{name: "bloat", title: "Claim latency while an open transaction keeps dead rows", run: bloat},
+		{name: "go", title: "What the Go side costs", run: goCost},
+		{name: "rivals", title: "Fair reads from a backlog: claim_fair, pgmq's, and two written by hand", run: rivals, alone: true},
+		{name: "steady", title: "An outbox in service: enqueue, deliver, settle and prune side by side", run: steady, alone: true},
+		{name: "settles", title: "What a settle costs a message", run: settles, alone: true},
+		{name: "enqueue", title: "What enqueue costs beside the plain inserts that it stands for", run: enqueueCost},
 	}
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
-	var names []string
+	var names, usual []string
 	for _, e := range experiments() {
 		names = append(names, e.name)
+		if !e.alone {
+			usual = append(usual, e.name)
+		}
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	quick := flags.Bool("quick", false, "small sizes: under three minutes, for a look")
-	only := flags.String("only", "", "comma-separated experiments: "+strings.Join(names, ", ")+" (default all)")
+	only := flags.String("only", "", "comma-separated experiments: "+strings.Join(names, ", ")+" (default "+strings.Join(usual, ",")+")")
 	jsonFile := flags.String("json", "", "also write all figures as JSON to this file; - is standard output, instead of the tables")
 	markdownFile := flags.String("markdown", "", "also write a report to this file; what stands in it by hand is kept")
 	pgmqSQL := flags.String("pgmq", os.Getenv("PGMQ_SQL"), "pgmq's extension SQL, a file; without it pgmq is left out (default $PGMQ_SQL)")
@@ -69,7 +78,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if flags.NArg() > 0 {
 		return fmt.Errorf("%q: there are flags only", flags.Arg(0))
 	}
-	chosen, err := choose(*only, names)
+	chosen, err := choose(cmp.Or(*only, strings.Join(usual, ",")), names)
 	if err != nil {
 		return err
 	}
@@ -87,7 +96,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, l.close(context.WithoutCancel(ctx))) }()
-	l.report.Quick = *quick
+	l.report.Quick, l.report.Only = *quick, *only
 	l.report.print(tables)
 	for _, e := range experiments() {
 		if !chosen[e.name] {
@@ -113,9 +122,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 
 func choose(only string, names []string) (map[string]bool, error) {
 	chosen := map[string]bool{}
-	if only == "" {
-		only = strings.Join(names, ",")
-	}
 	for name := range strings.SplitSeq(only, ",") {
 		if !slices.Contains(names, name) {
 			return nil, fmt.Errorf("-only %q: there are %s", name, strings.Join(names, ", "))

@@ -29,8 +29,8 @@ type queue interface {
 	setup() string
 }
 
-// deliverFunc gets a message's JSON, and the number of the claim that brought it; 0 where
-// claims have no number.
+// deliverFunc gets a message's JSON, and the token of the claim that brought it; 0 where
+// claims have none.
 type deliverFunc func(payload []byte, claim int64)
 
 // crew is nodes at work.

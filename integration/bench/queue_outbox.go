@@ -64,7 +64,10 @@ func (q *outboxQueue) done(ctx context.Context) (int, error) {
 	return ask[int](ctx, q.db.pool, `select count(*) from outbox.settled where outcome = 'done'`)
 }
 
-// lastClaim is the number of the last claim that has taken one.
+// tokenStep is how much larger a claim's token is than that of the claim before, random bits aside.
+const tokenStep = 1 << 22
+
+// lastClaim is the token of the last claim that has taken one, without its random bits.
 func (q *outboxQueue) lastClaim(ctx context.Context) (int64, error) {
 	return ask[int64](ctx, q.db.pool, `select last_value from outbox.claim_token`)
 }

@@ -56,6 +56,7 @@ type report struct {
 	Began   time.Time `json:"began"`
 	Took    string    `json:"took"`
 	Quick   bool      `json:"quick"`
+	Only    string    `json:"only,omitempty"` // the experiments that were asked for; empty: the usual ones
 	Machine machine   `json:"machine"`
 	Setups  []setup   `json:"setups"`
 	Figures []figure  `json:"figures"`
@@ -100,6 +101,13 @@ func (r *report) atMost(experiment, what string, got, most float64) {
 	r.Goals = append(r.Goals, goal{
 		Experiment: experiment, What: what, Want: "at most " + number(most) + " x",
 		Got: number(got) + " x", Reached: got > 0 && got <= most,
+	})
+}
+
+// atLeast likewise.
+func (r *report) atLeast(experiment, what string, got, least float64) {
+	r.Goals = append(r.Goals, goal{
+		Experiment: experiment, What: what, Want: "at least " + number(least) + " x", Got: number(got) + " x", Reached: got >= least,
 	})
 }
 

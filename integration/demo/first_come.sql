@@ -5,7 +5,7 @@ create or replace function outbox.claim_fair(node text, shards int[], batch int,
                                              payloads boolean default true)
 returns table (id bigint, claim_token bigint, namespace text, task_queue text, dispatch_key text, shard int,
                attempt int, content_type text, headers jsonb, payload bytea, lease_until timestamptz, pass int,
-               payload_bytes int, suspect int)
+               payload_bytes int, suspect int, created_at timestamptz, due_at timestamptz, claimed_at timestamptz)
 language sql security definer
 begin atomic
   with next as (
@@ -24,7 +24,7 @@ begin atomic
   )
   select c.id, c.claim_token, m.namespace, m.task_queue, m.dispatch_key, c.shard, c.attempt,
          m.content_type, case when claim_fair.payloads then m.headers end, case when claim_fair.payloads then m.payload end,
-         c.lease_until, 1, c.payload_bytes, c.suspect::int
+         c.lease_until, 1, c.payload_bytes, c.suspect::int, m.created_at, c.visible_after, c.claimed_at
   from claimed as c join outbox.message as m on m.id = c.id
   order by c.visible_after, c.id;
 end;

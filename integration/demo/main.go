@@ -1,6 +1,7 @@
 // Command demo shows what fair claiming is for: one tenant enqueues 50,000 messages at
 // once while twenty others trickle, and two nodes share the work, first with a plain
-// first-come claim and then with outbox.claim_fair. It starts a throw-away PostgreSQL and
+// first-come claim and then with outbox.claim_fair, where the endpoint of one more tenant dies for a
+// while. It starts a throw-away PostgreSQL and
 // removes it again.
 package main
 
@@ -61,7 +62,7 @@ func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) 
 	var db pgtest.Database
 	for i, p := range []phase{
 		{title: "1 of 2: first come, first served", database: "first_come", replace: firstCome},
-		{title: "2 of 2: outbox.claim_fair", database: "fairclaim"},
+		{title: "2 of 2: outbox.claim_fair", database: "fairclaim", outage: true},
 	} {
 		p.length, p.burst = *length, *burst
 		db, err = server.CreateDatabase(ctx, p.database, "")
@@ -79,10 +80,19 @@ func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) 
 		}
 	}
 	screen.summary(results[0], results[1])
+	screen.outage(results[1])
 	if *keep {
 		kept = true
-		fmt.Fprintf(stdout, "\nThe database of phase 2 is up. Look at it:\n\n  psql '%s' -c 'select * from outbox.namespaces'\n\nand stop it:\n\n  %s\n",
-			db.DSN, server.StopCommand())
+		url, stop, err := servePages(ctx, db.DSN)
+		if err != nil {
+			fmt.Fprintln(stderr, "demo: no pages:", err)
+			stop = "true"
+		}
+		fmt.Fprintf(stdout, "\nThe database of phase 2 is up. Look at it with psql:\n\n  psql '%s' -c 'select * from outbox.namespaces'\n\nStop it:\n\n  %s; %s\n",
+			db.DSN, stop, server.StopCommand())
+		if url != "" {
+			fmt.Fprintf(stdout, "\nA node delivers slowly what is left. Who waits, and why:\n\n  %s\n", url)
+		}
 	}
 	return nil
 }

@@ -28,6 +28,7 @@ const (
 	slots        = 8                      // deliveries at a time, a node
 	payloadBytes = 500
 	bursty       = "bursty"
+	dying        = "dying"
 )
 
 // phase is one run of the same load: the same tenants, nodes and sinks.
@@ -37,12 +38,14 @@ type phase struct {
 	replace  string // SQL that puts another claim in place of claim_fair
 	length   time.Duration
 	burst    int
+	outage   bool // one more tenant, whose endpoint is down for a while
 }
 
 // result is what a phase came to.
 type result struct {
 	rows   []row // the bursty tenant, then the quiet ones
 	length time.Duration
+	outage outage
 }
 
 func (p phase) run(ctx context.Context, dsn string, screen *screen) (result, error) {
@@ -57,6 +60,13 @@ func (p phase) run(ctx context.Context, dsn string, screen *screen) (result, err
 	if p.replace != "" {
 		if _, err := pool.Exec(ctx, p.replace); err != nil {
 			return result{}, fmt.Errorf("replace the claim: %w", err)
+		}
+	}
+
+	if p.outage {
+		// Short holds for a short demo.
+		if _, err := pool.Exec(ctx, `select outbox.configure('{"hold_base": "250 ms", "hold_cap": "1 s"}')`); err != nil {
+			return result{}, err
 		}
 	}
 
@@ -76,6 +86,10 @@ func (p phase) run(ctx context.Context, dsn string, screen *screen) (result, err
 	defer finish()
 	var r result
 	g, inner := errgroup.WithContext(working)
+	if p.outage {
+		t.outage.from, t.outage.to = time.Now().Add(p.length/4), time.Now().Add(p.length*2/3)
+		g.Go(func() error { return atEnd(inner, enqueueDying(inner, pool, t)) })
+	}
 	for _, node := range nodes {
 		g.Go(func() error { return atEnd(inner, node.Run(inner)) })
 	}
@@ -89,7 +103,7 @@ func (p phase) run(ctx context.Context, dsn string, screen *screen) (result, err
 		return r, err
 	}
 	rows, err := t.rows(ctx, pool)
-	return result{rows: rows, length: p.length}, err
+	return result{rows: rows, length: p.length, outage: t.outage}, err
 }
 
 // atEnd turns what the end of a phase makes calls fail with into nil.
@@ -129,6 +143,27 @@ func enqueueTrickle(ctx context.Context, pool *pgxpool.Pool, t *tally) error {
 		for i := range batch {
 			t.waiting(batch[i].DispatchKey, quietName(i), sentAt(batch[i].Payload))
 		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+}
+
+// enqueueDying enqueues for the tenant whose endpoint goes down.
+func enqueueDying(ctx context.Context, pool *pgxpool.Pool, t *tally) error {
+	ticker := time.NewTicker(trickle)
+	defer ticker.Stop()
+	for n := 0; ; n += 5 {
+		batch := make([]driver.Message, 5)
+		for i := range batch {
+			batch[i] = message(dying, n+i)
+		}
+		if _, err := driver.EnqueueBatch(ctx, pool, batch); err != nil {
+			return err
+		}
+		t.enqueued(dying, len(batch))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 )
@@ -65,6 +66,21 @@ func (s *screen) summary(before, after result) {
 	row("  wait p99", atLeast(0.99, b), atLeast(0.99, a))
 	row("bursty tenant: delivered", fmt.Sprint(before.rows[0].delivered), fmt.Sprint(after.rows[0].delivered))
 	row("all: delivered", rate(before), rate(after))
+}
+
+// outage is what came of the tenant whose endpoint was down.
+func (s *screen) outage(r result) {
+	o := r.outage
+	slices.Sort(o.meanwhile)
+	fmt.Fprintf(s.out, "\none tenant's endpoint was down for %.1f s of it\n", o.to.Sub(o.from).Seconds())
+	row := func(name, value string) { fmt.Fprintf(s.out, "%-44s %18s\n", name, value) }
+	row("deliveries tried meanwhile", fmt.Sprint(o.attempts))
+	row("its messages that waited, unwritten", fmt.Sprint(o.waited))
+	row("it answers again: the first came after", show(o.first))
+	row("  and the last of those that had waited", show(o.last))
+	row("20 quiet tenants meanwhile: wait p50", show(percentile(o.meanwhile, 0.5)))
+	row("  wait p99", show(percentile(o.meanwhile, 0.99)))
+	fmt.Fprintln(s.out, "(a hold lasts up to 1 s here, and up to 10 minutes by default)")
 }
 
 func share(r row) string { return fmt.Sprintf("%d of %d", r.delivered, r.sent) }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -18,7 +19,20 @@ import (
 type tally struct {
 	mu      sync.Mutex
 	tenants map[string]*tenant
+	outage  outage
 }
+
+// outage is what came of the endpoint that was down for a while. Its zero value is none.
+type outage struct {
+	from, to  time.Time
+	attempts  int             // deliveries that were tried meanwhile
+	waited    int             // messages that were sent before its end and delivered after it
+	first     time.Duration   // from its end to the first of these,
+	last      time.Duration   // and to the last
+	meanwhile []time.Duration // how long the quiet tenants' messages waited that were delivered during it
+}
+
+func (o *outage) lasts(at time.Time) bool { return at.After(o.from) && at.Before(o.to) }
 
 type tenant struct {
 	sent      int
@@ -38,7 +52,7 @@ type row struct {
 }
 
 func newTally() *tally {
-	t := &tally{tenants: map[string]*tenant{bursty: {open: map[string]time.Time{}}}}
+	t := &tally{tenants: map[string]*tenant{bursty: {open: map[string]time.Time{}}, dying: {}}}
 	for i := range quietTenants {
 		t.tenants[quietName(i)] = &tenant{open: map[string]time.Time{}}
 	}
@@ -74,10 +88,13 @@ func (t *tally) sink() node.Sink {
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
+		if down := t.outage.deliver(m, wait); down {
+			return node.DestinationFailed(errors.New("connection refused"))
+		}
 		x := t.tenants[m.Namespace]
 		x.delivered++
 		x.waits = append(x.waits, wait)
-		if m.Namespace == bursty {
+		if m.Namespace == bursty || m.Namespace == dying {
 			return nil
 		}
 		if _, known := x.open[m.DispatchKey]; known {
@@ -87,6 +104,25 @@ func (t *tally) sink() node.Sink {
 		}
 		return nil
 	})
+}
+
+// deliver notes a delivery, and says whether the endpoint is down.
+func (o *outage) deliver(m driver.Delivery, wait time.Duration) (down bool) {
+	now := time.Now()
+	switch {
+	case m.Namespace == dying && o.lasts(now):
+		o.attempts++
+		return true
+	case m.Namespace == dying && !o.to.IsZero() && now.After(o.to) && sentAt(m.Payload).Before(o.to):
+		o.waited++
+		o.last = now.Sub(o.to)
+		if o.waited == 1 {
+			o.first = o.last
+		}
+	case m.Namespace != bursty && m.Namespace != dying && o.lasts(now):
+		o.meanwhile = append(o.meanwhile, wait)
+	}
+	return false
 }
 
 // rows reads what the database holds and joins it with what was counted.

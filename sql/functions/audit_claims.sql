@@ -1,3 +1,4 @@
+-- requires: is_live.sql
 create or replace function outbox.audit_claims()
 returns table (guarantee text, subject text, detail text, hint text)
 language plpgsql stable
@@ -89,7 +90,7 @@ begin
          'Nodes rescue every few seconds: may they, is a session holding its row? select * from outbox.rescue() takes it back.'
   from outbox.claimed as c
   where c.lease_until < v_now - interval '1 hour'
-    and exists (select from outbox.node as n where n.heartbeat_at > v_now - v_config.node_lapse);
+    and exists (select from outbox.node as n where outbox.is_live(n.heartbeat_at, v_now, v_config.node_lapse));
 
   return query
   select 'INV-2', format('message %s', c.id), format('is claimed by %s until %s, no lease is that long', c.claimed_by, c.lease_until),

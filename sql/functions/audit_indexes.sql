@@ -19,7 +19,8 @@ begin
               when not i.indisready then 'takes no new rows' else 'is not unique any more' end,
          'Build it as the migration does ("sweep migrate sql"), or: reindex index outbox....'
   from (values ('INV-2', 'message_pkey', true), ('INV-3', 'message_dispatch_key_key', true), ('INV-1', 'pending_pkey', true),
-               ('INV-14', 'pending_lane', false), ('INV-1', 'claimed_pkey', true), ('INV-14', 'claimed_namespace', false),
+               ('INV-14', 'pending_ripe', false), ('INV-14', 'pending_unripe_due', false), ('INV-14', 'pending_unripe_namespace', false),
+               ('INV-1', 'claimed_pkey', true), ('INV-14', 'claimed_namespace', false),
                ('INV-14', 'claimed_token', false), ('INV-14', 'claimed_lease', false), ('INV-1', 'settled_pkey', true), ('INV-14', 'settled_retention', false),
                ('INV-14', 'settled_failed', false), ('INV-14', 'failure_id', false), ('INV-4', 'namespace_pkey', true),
                ('INV-6', 'pause_key', true)) as e(guarantee, name, is_unique)
@@ -40,9 +41,17 @@ begin
     select 'pending_pkey', (select count(*) from (select from outbox.pending as p order by p.id offset 0) as x),
            (select count(*) from outbox.pending as p where p.ctid >= '(0,0)') where audit_indexes.is_full
     union all
-    select 'pending_lane', (select count(*) from (select from outbox.pending as p
-                             order by p.namespace, p.task_queue, p.shard, p.visible_after, p.id offset 0) as x),
-           (select count(*) from outbox.pending as p where p.ctid >= '(0,0)') where audit_indexes.is_full
+    select 'pending_ripe', (select count(*) from (select from outbox.pending as p where p.ripe
+                             order by p.ring, p.namespace, p.route_ring, p.task_queue, p.shard, p.visible_after, p.id offset 0) as x),
+           (select count(*) from outbox.pending as p where p.ctid >= '(0,0)' and p.ripe::int = 1) where audit_indexes.is_full
+    union all
+    select 'pending_unripe_due', (select count(*) from (select from outbox.pending as p where not p.ripe
+                                   order by p.shard, p.visible_after, p.id offset 0) as x),
+           (select count(*) from outbox.pending as p where p.ctid >= '(0,0)' and p.ripe::int = 0) where audit_indexes.is_full
+    union all
+    select 'pending_unripe_namespace', (select count(*) from (select from outbox.pending as p where not p.ripe
+                                         order by p.ring, p.namespace, p.visible_after, p.id offset 0) as x),
+           (select count(*) from outbox.pending as p where p.ctid >= '(0,0)' and p.ripe::int = 0) where audit_indexes.is_full
     union all
     select 'settled_pkey', (select count(*) from (select from outbox.settled as s order by s.id offset 0) as x),
            (select count(*) from outbox.settled as s where s.ctid >= '(0,0)') where audit_indexes.is_full

@@ -47,6 +47,13 @@ begin
     and x.wrong;
 
   return query
+  select 'INV-5', format('message %s', p.id), 'stands at another place of the ring than its namespace and route have',
+         'outbox.ring() was replaced, or hashes otherwise: claims do not find it. update outbox.pending set namespace = namespace, task_queue = task_queue.'
+  from outbox.pending as p
+  where p.id >= audit_messages.first_id
+    and (p.ring <> outbox.ring(p.namespace) or p.route_ring <> outbox.ring(p.task_queue));
+
+  return query
   select 'INV-2', format('message %s', m.id), format('with key %L is in no state: neither pending, nor claimed, nor settled', m.dispatch_key),
          'It is never delivered, and its key counts as a duplicate. Delete it from outbox.message and enqueue it again.'
   from outbox.message as m

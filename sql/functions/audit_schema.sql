@@ -1,3 +1,4 @@
+-- requires: is_live.sql
 create or replace function outbox.audit_schema()
 returns table (guarantee text, subject text, detail text, hint text)
 language plpgsql stable
@@ -10,6 +11,7 @@ declare
   v_owner  oid := (select n.nspowner from pg_namespace as n where n.oid = 'outbox'::regnamespace);
   v_shards int := (select c.shard_count from outbox.config as c);
   v_lapse  interval := (select c.node_lapse from outbox.config as c);
+  v_now    timestamptz := clock_timestamp();
   v_max    bigint;
   v_last   bigint;
 begin
@@ -52,7 +54,7 @@ begin
          array_to_string(array(select s.shard from unnest(n.shards) as s(shard) where s.shard not between 0 and v_shards - 1 limit 10), ', '), v_shards - 1),
          'Its claims are refused. Restart it with shards that exist.'
   from outbox.node as n
-  where n.heartbeat_at > clock_timestamp() - v_lapse
+  where outbox.is_live(n.heartbeat_at, v_now, v_lapse)
     and exists (select from unnest(n.shards) as s(shard) where s.shard not between 0 and v_shards - 1);
 
   return query
@@ -60,7 +62,8 @@ begin
   from pg_proc as p
   cross join lateral (
     values
-      (exists (select from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) as a where a.grantee = 0),
+      (exists (select from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) as a where a.grantee = 0)
+         and p.proname <> 'ring', -- which the view namespaces calls with its reader's rights
        'can be executed by everybody', 'revoke all on all functions in schema outbox from public.'),
       (p.proowner <> v_owner, format('belongs to %s, the schema to %s', p.proowner::regrole, v_owner::regrole),
        'It runs with another role''s rights. alter function ... owner to the schema''s owner.'),

@@ -1,4 +1,4 @@
--- requires: bad_argument.sql audit_messages.sql audit_claims.sql audit_indexes.sql audit_schema.sql audit_bindings.sql audit_names.sql audit_locks.sql
+-- requires: bad_argument.sql audit_messages.sql audit_claims.sql audit_indexes.sql audit_schema.sql audit_bindings.sql audit_names.sql audit_locks.sql audit_destinations.sql audit_vacuum.sql
 create or replace function outbox.check(newest bigint default null, max int default 100)
 returns table (guarantee text, subject text, detail text, hint text)
 language plpgsql stable security definer
@@ -37,6 +37,10 @@ begin
       (select max(m.id) from outbox.message as m) - "check".newest + 1, -9223372036854775808)) as f
     union all
     select f.* from outbox.audit_claims() as f
+    union all
+    select f.* from outbox.audit_destinations() as f
+    union all
+    select f.* from outbox.audit_vacuum() as f
   ), ranked as (
     select f.*, row_number() over w as n, count(*) over (partition by f.guarantee, f.hint) as total
     from found as f

@@ -29,7 +29,10 @@ begin
                ('retry_cap', new.retry_cap, outbox.span(new.retry_base), '371 days'),
                ('claim_idle_timeout', new.claim_idle_timeout, '100 ms', '1 h'),
                ('node_lapse', new.node_lapse, '1 s', '1 day'),
-               ('retention', new.retention, '0', '38000 days')) as s(name, value, low, high)
+               ('retention', new.retention, '0', '38000 days'),
+               ('hold_base', new.hold_base, '100 ms', '1 h'),
+               ('hold_cap', new.hold_cap, outbox.span(new.hold_base), '1 day'),
+               ('hold_give_up', new.hold_give_up, outbox.span(new.hold_cap), '371 days')) as s(name, value, low, high)
   where outbox.span(s.value) not between s.low and s.high or extract(epoch from s.value) < 0;
   if v_bad is not null then
     raise exception '%', v_bad

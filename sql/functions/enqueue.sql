@@ -14,15 +14,20 @@ as $$
 -- with this key already (INV-3). Not strict: a null argument is an error, never
 -- a message that was not written.
 declare
-  v_now    timestamptz := clock_timestamp();
-  v_config outbox.config;
-  v_due    timestamptz;
-  v_owner  text;
-  v_id     bigint;
+  v_now         timestamptz := clock_timestamp();
+  v_shards      int;
+  v_max_payload int;
+  v_max_headers int;
+  v_due         timestamptz;
+  v_owner       text;
+  v_id          bigint;
 begin
-  perform outbox.check_key('enqueue', 'namespace', enqueue.namespace);
-  perform outbox.check_key('enqueue', 'task_queue', enqueue.task_queue);
-  perform outbox.check_key('enqueue', 'dispatch_key', enqueue.dispatch_key);
+  if (octet_length(enqueue.namespace) between 1 and 512 and octet_length(enqueue.task_queue) between 1 and 512
+      and octet_length(enqueue.dispatch_key) between 1 and 512) is not true then -- a call of a function costs as much as an insert
+    perform outbox.check_key('enqueue', 'namespace', enqueue.namespace);
+    perform outbox.check_key('enqueue', 'task_queue', enqueue.task_queue);
+    perform outbox.check_key('enqueue', 'dispatch_key', enqueue.dispatch_key);
+  end if;
   if enqueue.payload is null then
     perform outbox.bad_argument('enqueue', 'payload', 'is null', 'Give bytes; an empty payload is ''''::bytea.');
   end if;
@@ -32,15 +37,16 @@ begin
   if jsonb_typeof(enqueue.headers) is distinct from 'object' then
     perform outbox.bad_argument('enqueue', 'headers', 'is not a JSON object', 'Give an object; for none, ''{}''.');
   end if;
-  select c.* into strict v_config from outbox.config as c;
-  if octet_length(enqueue.payload) > v_config.max_payload_bytes then
+  select c.shard_count, c.max_payload_bytes, c.max_header_bytes into strict v_shards, v_max_payload, v_max_headers
+  from outbox.config as c;
+  if octet_length(enqueue.payload) > v_max_payload then
     raise exception 'outbox.enqueue: payload has % bytes, the limit is %',
-        octet_length(enqueue.payload), v_config.max_payload_bytes
+        octet_length(enqueue.payload), v_max_payload
       using errcode = 'OB004', hint = 'Store it elsewhere and enqueue a reference, or raise outbox.config.max_payload_bytes.';
   end if;
-  if octet_length(enqueue.headers::text) > v_config.max_header_bytes then
+  if octet_length(enqueue.headers::text) > v_max_headers then
     raise exception 'outbox.enqueue: headers have % bytes, the limit is %',
-        octet_length(enqueue.headers::text), v_config.max_header_bytes
+        octet_length(enqueue.headers::text), v_max_headers
       using errcode = 'OB004', hint = 'Put what is large into the payload, or raise outbox.config.max_header_bytes.';
   end if;
   -- A delay reckoned from a clock that has run on since may be negative: due now, as without one.
@@ -53,14 +59,17 @@ begin
       on conflict on constraint message_dispatch_key_key do nothing
       returning n.id
     )
-    insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, payload_bytes)
+    insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, ripe, payload_bytes)
     select m.id, enqueue.namespace, enqueue.task_queue,
            outbox.shard_of(enqueue.dispatch_key, (select c.shard_count from outbox.config as c)), v_due,
+           v_due <= v_now,
            octet_length(enqueue.payload)
     from m
     returning p.id into v_id;
     if found then
-      perform outbox.same_shard_count(v_config.shard_count);
+      if current_setting('transaction_isolation') <> 'read committed' then
+        perform outbox.same_shard_count(v_shards);
+      end if;
       return v_id;
     end if;
     -- A new statement, so that it sees what the insert ran into. It may be pruned by

@@ -8,6 +8,7 @@ set search_path = pg_catalog, pg_temp
 set enable_nestloop = off -- joins are among unnested arrays: nested loops would be quadratic
 set enable_seqscan = off
 set jit = off
+set plan_cache_mode = force_generic_plan -- a plan of one call's own would hold copies of its arrays
 as $$
 -- enqueue() for many messages: one row back for each, by its place in the arrays, 1
 -- the first; id is null for a duplicate, of a message that exists or of one before it
@@ -19,6 +20,7 @@ declare
   v_config outbox.config;
   v_count  int := cardinality(enqueue_batch.dispatch_keys);
   v_bad    record;
+  v_first  int[];   -- where each key comes first, in the order of the keys
   v_keys   text[];  -- what was written
   v_ids    bigint[];
   v_owners text[];
@@ -40,42 +42,64 @@ begin
     perform outbox.bad_argument('enqueue_batch', v_bad.name,
       format('has %s elements, dispatch_keys has %s', v_bad.len, v_count), 'Give arrays of one length.');
   end if;
+  -- Elements are looked up by their place, which copies none: unnest() would copy them all.
+  if 1 <> any (array[array_lower(enqueue_batch.namespaces, 1), array_lower(enqueue_batch.task_queues, 1),
+                     array_lower(enqueue_batch.dispatch_keys, 1), array_lower(enqueue_batch.payloads, 1),
+                     array_lower(enqueue_batch.content_types, 1), array_lower(enqueue_batch.headers, 1),
+                     array_lower(enqueue_batch.delays, 1)])
+     or 1 < any (array[array_ndims(enqueue_batch.namespaces), array_ndims(enqueue_batch.task_queues),
+                       array_ndims(enqueue_batch.dispatch_keys), array_ndims(enqueue_batch.payloads),
+                       array_ndims(enqueue_batch.content_types), array_ndims(enqueue_batch.headers),
+                       array_ndims(enqueue_batch.delays)]) then
+    return query
+    select b.*
+    from outbox.enqueue_batch(
+           array(select u.e from unnest(enqueue_batch.namespaces) with ordinality as u(e, n) order by u.n),
+           array(select u.e from unnest(enqueue_batch.task_queues) with ordinality as u(e, n) order by u.n),
+           array(select u.e from unnest(enqueue_batch.dispatch_keys) with ordinality as u(e, n) order by u.n),
+           array(select u.e from unnest(enqueue_batch.payloads) with ordinality as u(e, n) order by u.n),
+           case when enqueue_batch.content_types is not null then
+             array(select u.e from unnest(enqueue_batch.content_types) with ordinality as u(e, n) order by u.n) end,
+           case when enqueue_batch.headers is not null then
+             array(select u.e from unnest(enqueue_batch.headers) with ordinality as u(e, n) order by u.n) end,
+           case when enqueue_batch.delays is not null then
+             array(select u.e from unnest(enqueue_batch.delays) with ordinality as u(e, n) order by u.n) end) as b;
+    return;
+  end if;
   select c.* into strict v_config from outbox.config as c;
 
-  select x.* into v_bad
+  select x.ord, x.argument into v_bad
   from (
-    select u.*, octet_length(u.payload) as bytes, octet_length(u.header::text) as header_bytes,
-           case when coalesce(octet_length(u.namespace), 0) not between 1 and 512 then 'namespaces'
-                when coalesce(octet_length(u.task_queue), 0) not between 1 and 512 then 'task_queues'
-                when coalesce(octet_length(u.dispatch_key), 0) not between 1 and 512 then 'dispatch_keys'
-                when u.payload is null then 'payloads'
-                when octet_length(u.payload) > v_config.max_payload_bytes then 'large'
-                when octet_length(u.content_type) not between 1 and 256 then 'content_types'
-                when jsonb_typeof(u.header) <> 'object' then 'headers'
-                when octet_length(u.header::text) > v_config.max_header_bytes then 'large headers'
+    select i.ord,
+           case when coalesce(octet_length(enqueue_batch.namespaces[i.ord]), 0) not between 1 and 512 then 'namespaces'
+                when coalesce(octet_length(enqueue_batch.task_queues[i.ord]), 0) not between 1 and 512 then 'task_queues'
+                when coalesce(octet_length(enqueue_batch.dispatch_keys[i.ord]), 0) not between 1 and 512 then 'dispatch_keys'
+                when enqueue_batch.payloads[i.ord] is null then 'payloads'
+                when octet_length(enqueue_batch.payloads[i.ord]) > v_config.max_payload_bytes then 'large'
+                when octet_length(enqueue_batch.content_types[i.ord]) not between 1 and 256 then 'content_types'
+                when jsonb_typeof(enqueue_batch.headers[i.ord]) <> 'object' then 'headers'
+                when octet_length(enqueue_batch.headers[i.ord]::text) > v_config.max_header_bytes then 'large headers'
            end as argument
-    from unnest(enqueue_batch.namespaces, enqueue_batch.task_queues, enqueue_batch.dispatch_keys,
-                enqueue_batch.payloads, enqueue_batch.content_types, enqueue_batch.headers) with ordinality
-         as u(namespace, task_queue, dispatch_key, payload, content_type, header, ord)
+    from generate_series(1, v_count) as i(ord)
   ) as x
   where x.argument is not null
   order by x.ord limit 1;
   if v_bad.argument = 'large' then
     raise exception 'outbox.enqueue_batch: payloads[%] has % bytes, the limit is %',
-        v_bad.ord, v_bad.bytes, v_config.max_payload_bytes
+        v_bad.ord, octet_length(enqueue_batch.payloads[v_bad.ord]), v_config.max_payload_bytes
       using errcode = 'OB004', hint = 'Store it elsewhere and enqueue a reference, or raise outbox.config.max_payload_bytes.';
   elsif v_bad.argument = 'large headers' then
     raise exception 'outbox.enqueue_batch: headers[%] have % bytes, the limit is %',
-        v_bad.ord, v_bad.header_bytes, v_config.max_header_bytes
+        v_bad.ord, octet_length(enqueue_batch.headers[v_bad.ord]::text), v_config.max_header_bytes
       using errcode = 'OB004', hint = 'Put what is large into the payload, or raise outbox.config.max_header_bytes.';
   elsif found then
     perform outbox.bad_argument('enqueue_batch', format('%s[%s]', v_bad.argument, v_bad.ord),
       coalesce(case v_bad.argument
-        when 'namespaces' then 'has ' || octet_length(v_bad.namespace) || ' bytes'
-        when 'task_queues' then 'has ' || octet_length(v_bad.task_queue) || ' bytes'
-        when 'dispatch_keys' then 'has ' || octet_length(v_bad.dispatch_key) || ' bytes'
-        when 'content_types' then 'has ' || octet_length(v_bad.content_type) || ' bytes'
-        when 'headers' then 'is JSON, but no object: ' || jsonb_typeof(v_bad.header) end, 'is null'),
+        when 'namespaces' then 'has ' || octet_length(enqueue_batch.namespaces[v_bad.ord]) || ' bytes'
+        when 'task_queues' then 'has ' || octet_length(enqueue_batch.task_queues[v_bad.ord]) || ' bytes'
+        when 'dispatch_keys' then 'has ' || octet_length(enqueue_batch.dispatch_keys[v_bad.ord]) || ' bytes'
+        when 'content_types' then 'has ' || octet_length(enqueue_batch.content_types[v_bad.ord]) || ' bytes'
+        when 'headers' then 'is JSON, but no object: ' || jsonb_typeof(enqueue_batch.headers[v_bad.ord]) end, 'is null'),
       case v_bad.argument
         when 'payloads' then 'Give bytes; an empty payload is ''''::bytea.'
         when 'headers' then 'Give an object; for none, ''{}'' or null.'
@@ -83,35 +107,40 @@ begin
         else 'Give 1 to 512 bytes of text.' end);
   end if;
 
+  v_first := array(
+    select distinct on (u.dispatch_key collate "C") u.ord
+    from unnest(enqueue_batch.dispatch_keys) with ordinality as u(dispatch_key, ord)
+    order by u.dispatch_key collate "C", u.ord);
   loop
     -- A key that the insert ran into may be free by the time that is looked at: its message
     -- was pruned. To write that key now, behind greater ones, could deadlock with a batch that
     -- holds it and waits for one of those. So they are all given back, and written again in
     -- their order.
     begin
-      with u as materialized (
-        select distinct on (u.dispatch_key collate "C") u.*
-        from unnest(enqueue_batch.namespaces, enqueue_batch.task_queues, enqueue_batch.dispatch_keys,
-                    enqueue_batch.payloads, enqueue_batch.content_types, enqueue_batch.headers,
-                    enqueue_batch.delays) with ordinality
-             as u(namespace, task_queue, dispatch_key, payload, content_type, header, delay, ord)
-        order by u.dispatch_key collate "C", u.ord
-      ), m as (
+      with m as (
         insert into outbox.message as n (namespace, task_queue, dispatch_key, content_type, headers, payload, created_at)
-        select u.namespace, u.task_queue, u.dispatch_key, coalesce(u.content_type, 'application/json'),
-               coalesce(u.header, '{}'), u.payload, v_now
-        from u
+        select enqueue_batch.namespaces[f.ord], enqueue_batch.task_queues[f.ord], enqueue_batch.dispatch_keys[f.ord],
+               coalesce(enqueue_batch.content_types[f.ord], 'application/json'), coalesce(enqueue_batch.headers[f.ord], '{}'),
+               enqueue_batch.payloads[f.ord], v_now
+        from unnest(v_first) as f(ord)
         on conflict on constraint message_dispatch_key_key do nothing
         returning n.id, n.namespace, n.task_queue, n.dispatch_key, octet_length(n.payload) as bytes
       ), p as (
-        insert into outbox.pending as q (id, namespace, task_queue, shard, visible_after, payload_bytes)
+        insert into outbox.pending as q (id, namespace, task_queue, shard, visible_after, ripe, payload_bytes)
         select m.id, m.namespace, m.task_queue, outbox.shard_of(m.dispatch_key, (select c.shard_count from outbox.config as c)),
-               v_now + coalesce(outbox.span(u.delay), '0'), m.bytes
-        from m join u on u.dispatch_key = m.dispatch_key
+               v_now + coalesce(d.delay, '0'), v_now + coalesce(d.delay, '0') <= v_now, m.bytes
+        from m
+        left join (
+          select distinct on (k.dispatch_key collate "C") k.dispatch_key, outbox.span(k.delay) as delay
+          from unnest(enqueue_batch.dispatch_keys, enqueue_batch.delays) with ordinality as k(dispatch_key, delay, ord)
+          where enqueue_batch.delays is not null
+          order by k.dispatch_key collate "C", k.ord
+        ) as d on d.dispatch_key = m.dispatch_key
       )
-      select array_agg(m.dispatch_key), array_agg(m.id), array_agg(m.namespace)
+      select array_agg(m.dispatch_key order by m.id), array_agg(m.id order by m.id), array_agg(m.namespace order by m.id)
       into v_keys, v_ids, v_owners
       from m;
+      exit when cardinality(v_ids) = v_count; -- mostly: it ran into nothing
 
       -- What the insert ran into, in a new statement, as in enqueue; not what it wrote, which
       -- an older snapshot may see beside the pruned one of the same key. The look-up is a
@@ -140,6 +169,13 @@ begin
 
   perform outbox.same_shard_count(v_config.shard_count);
 
+  if cardinality(v_ids) = v_count then -- they were written in the order of their keys
+    return query
+    select f.ord, v_ids[f.nth]
+    from unnest(v_first) with ordinality as f(ord, nth)
+    order by f.ord;
+    return;
+  end if;
   return query
   select u.ord::int, case when u.nth = 1 then d.id end
   from (select k.ord, k.dispatch_key, row_number() over (partition by k.dispatch_key order by k.ord) as nth

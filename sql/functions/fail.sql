@@ -1,4 +1,4 @@
--- requires: check_settle.sql lock_claimed.sql failed_attempts.sql
+-- requires: check_settle.sql failed_attempts.sql
 create or replace function outbox.fail(ids bigint[], tokens bigint[], errors text[] default null)
 returns setof bigint
 language plpgsql security definer
@@ -12,8 +12,7 @@ begin
     perform outbox.bad_argument('fail', 'errors', 'has another length than ids', 'Give one for each id, or null.');
   end if;
   return query
-  select f.id from outbox.failed_attempts(outbox.lock_claimed(fail.ids, fail.tokens),
-                                          fail.ids, fail.tokens, fail.errors, null, true) as f;
+  select f.id from outbox.failed_attempts(fail.ids, fail.tokens, fail.errors, null, true) as f;
 end $$;
 comment on function outbox.fail is 'Settles messages as failed; the ids settled, the rest were lost';
 revoke all on function outbox.fail from public;

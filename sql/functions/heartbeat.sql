@@ -1,4 +1,4 @@
--- requires: bad_argument.sql check_key.sql share_out.sql pass_token.sql
+-- requires: bad_argument.sql check_key.sql is_live.sql share_out.sql pass_token.sql
 create or replace function outbox.heartbeat(
   node text, shards int[] default null, paused text default null, in_flight_bytes bigint default 0,
   process text default null, seen_token bigint default null)
@@ -53,12 +53,12 @@ begin
                          else n.shared_at end
     -- One that stops, and has a successor already, leaves the name to that.
     where (excluded.shards = '{}' and excluded.process = n.former and excluded.process <> n.process
-           and n.heartbeat_at between v_now - v_lapse and v_now + v_lapse) is not true;
+           and outbox.is_live(n.heartbeat_at, v_now, v_lapse)) is not true;
 
   if outbox.share_out(v_now) then
     select greatest(v_lapse - (v_now - coalesce(min(n.heartbeat_at), v_now)), '0') into again_in
     from outbox.node as n
-    where n.node <> heartbeat.node and n.heartbeat_at between v_now - v_lapse and v_now + v_lapse;
+    where n.node <> heartbeat.node and outbox.is_live(n.heartbeat_at, v_now, v_lapse);
   else
     again_in := '0';
   end if;

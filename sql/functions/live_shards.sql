@@ -1,3 +1,4 @@
+-- requires: is_live.sql
 create or replace function outbox.live_shards(now timestamptz)
 returns table (node text, shard int)
 language sql stable
@@ -7,7 +8,7 @@ begin atomic
   with live as materialized (
     select n.node, n.shards
     from outbox.config as g
-    join outbox.node as n on n.heartbeat_at between live_shards.now - g.node_lapse and live_shards.now + g.node_lapse
+    join outbox.node as n on outbox.is_live(n.heartbeat_at, live_shards.now, g.node_lapse)
   )
   select l.node, s.shard from live as l cross join lateral unnest(l.shards) as s(shard)
   union all

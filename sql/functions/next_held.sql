@@ -4,7 +4,7 @@ language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
 -- For each shard s of total, at s + 1: the first held shard from s on, null behind
--- the last. A shard is held where it is its own next. held is sorted.
+-- the last. Shard s is held if next[s + 1] = s. held is sorted.
 declare
   v_next int[] := array_fill(null::int, array[next_held.total]);
   v_from int := 0;

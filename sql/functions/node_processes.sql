@@ -1,3 +1,4 @@
+-- requires: is_live.sql
 create or replace function outbox.node_processes()
 returns table (node text, process text)
 language sql stable security definer
@@ -8,7 +9,8 @@ as $$
   select n.node, n.process
   from outbox.node as n
   cross join outbox.config as g
-  where n.process is not null and n.heartbeat_at > clock_timestamp() - g.node_lapse;
+  cross join (select clock_timestamp() as now) as t
+  where n.process is not null and outbox.is_live(n.heartbeat_at, t.now, g.node_lapse);
 $$;
 comment on function outbox.node_processes is 'Live nodes and the processes that sent their heartbeats';
 revoke all on function outbox.node_processes from public;

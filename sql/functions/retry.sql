@@ -1,4 +1,4 @@
--- requires: check_settle.sql lock_claimed.sql failed_attempts.sql
+-- requires: check_settle.sql failed_attempts.sql
 create or replace function outbox.retry(
   ids bigint[], tokens bigint[], errors text[] default null, delays interval[] default null)
 returns setof bigint
@@ -15,8 +15,7 @@ begin
     perform outbox.bad_argument('retry', 'delays', 'has another length than ids', 'Give one for each id, or null.');
   end if;
   return query
-  select f.id from outbox.failed_attempts(outbox.lock_claimed(retry.ids, retry.tokens),
-                                          retry.ids, retry.tokens, retry.errors, retry.delays, false) as f;
+  select f.id from outbox.failed_attempts(retry.ids, retry.tokens, retry.errors, retry.delays, false) as f;
 end $$;
 comment on function outbox.retry is 'Gives messages back after a failed attempt; the ids settled, the rest were lost';
 revoke all on function outbox.retry from public;

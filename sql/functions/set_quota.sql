@@ -1,4 +1,4 @@
--- requires: bad_argument.sql check_key.sql lock_class.sql
+-- requires: bad_argument.sql bound_transaction.sql check_key.sql lock_class.sql
 create or replace function outbox.set_quota(namespace text, quota int, strict boolean default null)
 returns void
 language plpgsql security definer
@@ -15,7 +15,7 @@ begin
     perform outbox.bad_argument('set_quota', 'quota', format('is %s', set_quota.quota), 'Give 0 or more.');
   end if;
   if set_quota.strict then
-    perform set_config('idle_in_transaction_session_timeout', '10s', true);
+    perform outbox.bound_transaction(c.claim_idle_timeout) from outbox.config as c;
     perform pg_advisory_xact_lock(outbox.lock_class(), s.shard)
     from generate_series(0, (select c.shard_count - 1 from outbox.config as c)) as s(shard);
   end if;

@@ -1,4 +1,4 @@
--- requires: lock_class.sql share_lock.sql
+-- requires: is_live.sql bound_transaction.sql lock_class.sql share_lock.sql
 create or replace function outbox.share_out(now timestamptz)
 returns boolean
 language plpgsql
@@ -16,15 +16,11 @@ as $$
 -- that have most. So no shard moves that could have stayed.
 declare
   v_config  outbox.config;
-  v_from    timestamptz; -- live nodes have a heartbeat from there
-  v_to      timestamptz; -- to there: one from the future, of a server that was ahead before a failover, lapses too
   v_settled boolean;
 begin
   select c.* into strict v_config from outbox.config as c;
-  v_from := share_out.now - v_config.node_lapse;
-  v_to := share_out.now + v_config.node_lapse;
   with live as materialized (
-    select n.node, n.shards from outbox.node as n where n.heartbeat_at between v_from and v_to
+    select n.node, n.shards from outbox.node as n where outbox.is_live(n.heartbeat_at, share_out.now, v_config.node_lapse)
   ), fixed as materialized (
     select distinct s.shard from live as l cross join lateral unnest(l.shards) as s(shard)
     where s.shard between 0 and v_config.shard_count - 1
@@ -47,14 +43,10 @@ begin
      or not pg_try_advisory_xact_lock(outbox.lock_class(), outbox.share_lock()) then
     return false;
   end if;
-  if current_setting('idle_in_transaction_session_timeout')::interval not between '1 ms' and v_config.claim_idle_timeout then
-    -- A heartbeat left open would keep all others from this: it may not stay open for long.
-    perform set_config('idle_in_transaction_session_timeout',
-                       (extract(epoch from v_config.claim_idle_timeout) * 1000)::bigint::text, true);
-  end if;
+  perform outbox.bound_transaction(v_config.claim_idle_timeout); -- one left open would keep all others from this
 
   with live as materialized (
-    select n.node, n.shards from outbox.node as n where n.heartbeat_at between v_from and v_to
+    select n.node, n.shards from outbox.node as n where outbox.is_live(n.heartbeat_at, share_out.now, v_config.node_lapse)
   ), free as materialized (
     select s.shard from generate_series(0, v_config.shard_count - 1) as s(shard)
     except

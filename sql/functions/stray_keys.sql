@@ -11,13 +11,14 @@ as $$
 -- config.claim_idle_timeout on: nobody may ever end it.
 --
 -- One look at pg_locks is not of one moment: it may find the advisory lock of a claim and not
--- its lock on the table, as a claim begins or ends. Hence three looks, 10 ms apart: a stranger
--- has the lock in all of them, in the same transaction or in none.
+-- its lock on the table, as a claim begins or ends; and a claim that ends gives the lock on the table
+-- back first, and may not get a processor for the rest at once. Hence several looks, 10 ms apart and then
+-- more, 0.6 s in all: a stranger has the lock in each of them, in the same transaction or in none.
 declare
   v_locks  text[];  -- key and holder
   v_claims text[];  -- holders that claim
 begin
-  for look in 1 .. 3 loop
+  for look in 0 .. 6 loop
     with l as materialized (
       select l.* from pg_locks as l
       where l.granted and l.database = (select d.oid from pg_database as d where d.datname = current_database())
@@ -25,7 +26,7 @@ begin
     select array(select l.objid::bigint::bit(32)::int || ' ' || l.virtualtransaction from l
                  where l.locktype = 'advisory' and l.classid = 'outbox.pending'::regclass and l.objsubid = 2
                    and l.objid::bigint::bit(32)::int = any (stray_keys.keys)
-                   and (look = 1 or l.objid::bigint::bit(32)::int || ' ' || l.virtualtransaction = any (v_locks))),
+                   and (look = 0 or l.objid::bigint::bit(32)::int || ' ' || l.virtualtransaction = any (v_locks))),
            array(select l.virtualtransaction from l
                  where l.locktype = 'relation' and l.relation = 'outbox.config'::regclass
                    and (l.pid is not null
@@ -35,11 +36,10 @@ begin
     into v_locks, v_claims;
     v_locks := array(select u.lock from unnest(v_locks) as u(lock) where split_part(u.lock, ' ', 2) <> all (v_claims));
     exit when v_locks = '{}';
-    if look < 3 then
-      perform pg_sleep(0.01);
+    if look < 6 then
+      perform pg_sleep(0.01 * 2 ^ look);
     end if;
   end loop;
-  if v_locks <> '{}' then raise log 'STRAY % claims % now %', v_locks, v_claims, (select array_agg(l.locktype || ' ' || coalesce(l.relation::regclass::text, l.objid::text) || ' ' || l.virtualtransaction || ' ' || l.pid || ' ' || l.mode) from pg_locks as l where l.virtualtransaction in (select split_part(u.lock, ' ', 2) from unnest(v_locks) as u(lock)) and l.locktype in ('advisory','relation')); end if;
   return array(select distinct split_part(u.lock, ' ', 1)::int from unnest(v_locks) as u(lock) order by 1);
 end $$;
 comment on function outbox.stray_keys is 'Which locks of claims are held by somebody who is not claiming';

@@ -1,4 +1,4 @@
--- requires: claim_locks.sql suspect_text.sql live_shards.sql check_key.sql next_held.sql claim_walk.sql hold_reason.sql time_text.sql pause_text.sql
+-- requires: is_live.sql queue_text.sql claim_locks.sql suspect_text.sql live_shards.sql check_key.sql next_held.sql claim_walk.sql hold_reason.sql time_text.sql pause_text.sql holds_of.sql
 create or replace function outbox.why(dispatch_key text)
 returns table (id bigint, namespace text, task_queue text, shard int, state text, attempts int,
                reason text, next_at timestamptz, failures text[])
@@ -14,7 +14,7 @@ set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
 -- Where one message stands: its state, attempts, what holds it back, when it can go next
--- (null: never by itself, or when what holds it is lifted), and its last failures.
+-- (null: never by itself; a pause or a hold without an end, its namespace at its ceiling), and its last failures.
 -- Always one row, also for a key that no message has.
 declare
   v_now     timestamptz := clock_timestamp();
@@ -24,8 +24,12 @@ declare
   v_settled outbox.settled;
   v_next    int[];
   v_hold    text;
+  v_verdict text;
+  v_paused  timestamptz; -- until when
+  v_held    record; -- by its destination
   v_nodes   bigint;
   v_owners  text;
+  v_owner   text; -- the first of them
 begin
   perform outbox.check_key('why', 'dispatch_key', why.dispatch_key);
   select c.* into strict v_config from outbox.config as c;
@@ -40,24 +44,33 @@ begin
   select array_agg(format('attempt %s at %s on %s: %s', x.attempt, outbox.time_text(x.at, v_now), x.node, x.error)) into failures
   from (select f.* from outbox.failure as f where f.id = why.id order by f.at desc limit 5) as x;
 
-  select p.* into v_pending from outbox.pending as p -- by range and order: as in cancel()
-  where p.id >= why.id and p.id <= why.id order by p.id limit 1;
+  select p.* into v_pending from outbox.pending as p where p.id = why.id;
   if found then
     state := 'pending';
     attempts := v_pending.attempt;
     shard := v_pending.shard;
+    select h.* into v_held from outbox.holds_of(v_pending.namespace, v_pending.task_queue, v_now) as h;
     v_next := outbox.next_held(array(select generate_series(0, v_config.shard_count - 1)), v_config.shard_count);
-    select outbox.hold_reason(w.namespaces[1], w.verdicts[1], w.claimed[1], w.ceilings[1], w.quotas[1], v_next, v_now) into v_hold
-    from outbox.claim_walk('', v_next, v_config.shard_count, 1, '', 0, v_now, 0, v_pending.namespace, false, v_config) as w
-    where w.verdicts[1] in ('paused', 'ceiling');
+    select v.verdict, outbox.hold_reason(v.namespace, v.verdict, v.claimed, v.ceiling, v.quota, v_next, v_now) into v_verdict, v_hold
+    from outbox.claim_walk('', v_next, v_config.shard_count, 1, '', 0, v_now, 0, v_pending.namespace, false, 0, v_config, null) as w
+    cross join lateral unnest(w.visits) as v
+    where v.verdict in ('paused', 'ceiling');
     v_hold := nullif(concat_ws('; ', v_hold,
       (select outbox.pause_text(p, v_now) from outbox.pause as p
-       where p.task_queue = v_pending.task_queue and (p.namespace = v_pending.namespace or p.namespace is null)
+       where p.task_queue = v_pending.task_queue and (p.namespace = v_pending.namespace or p.namespace is null) and coalesce(p.until > v_now, true)
        order by p.namespace nulls last limit 1)), '');
-    next_at := case when v_hold is null then v_pending.visible_after end;
-    select string_agg(o.node, ', ' order by o.node) into v_owners from outbox.live_shards(v_now) as o where o.shard = v_pending.shard;
+    select max(coalesce(p.until, 'infinity')) into v_paused
+    from (select u.until from outbox.pause as u
+          where u.namespace = v_pending.namespace and (u.task_queue = v_pending.task_queue or u.task_queue is null) and coalesce(u.until > v_now, true)
+          union all
+          select u.until from outbox.pause as u
+          where u.namespace is null and (u.task_queue = v_pending.task_queue or u.task_queue is null) and coalesce(u.until > v_now, true)) as p;
+    next_at := case when v_verdict is distinct from 'ceiling'
+                    then nullif(greatest(v_pending.visible_after, v_held.until, v_paused), 'infinity') end;
+    v_hold := nullif(concat_ws('; ', v_hold, v_held.reason), '');
+    select string_agg(o.node, ', ' order by o.node), min(o.node) into v_owners, v_owner from outbox.live_shards(v_now) as o where o.shard = v_pending.shard;
     select count(*) into v_nodes from outbox.node as n
-    where n.heartbeat_at between v_now - v_config.node_lapse and v_now + v_config.node_lapse;
+    where outbox.is_live(n.heartbeat_at, v_now, v_config.node_lapse);
     reason := concat_ws('; ',
       case when v_pending.visible_after > v_now
            then format('%s until %s', case when v_pending.attempt > 0 then 'waits after a failed attempt' else 'delayed' end,
@@ -68,8 +81,12 @@ begin
                      v_pending.shard, l.session, l.remedy)
        from outbox.claim_locks() as l where l.key = v_pending.shard and l.stray limit 1));
     if reason = '' then
-      reason := format('due: goes when the walk comes to it, on %s',
-                       coalesce(v_owners, 'whichever sweep claims its shard next; no node sends heartbeats'));
+      reason := format('due: %s, on %s',
+        case when v_pending.ripe then outbox.queue_text(v_pending.namespace, v_pending.shard, v_owner, v_config)
+             else 'the next claim from its shard makes it ripe' end,
+        coalesce(v_owners, 'whichever sweep claims its shard next; no node sends heartbeats'))
+        || coalesce((select format('; a claim of %s holds its shard %s until its transaction ends', l.session, v_pending.shard)
+                     from outbox.claim_locks() as l where l.key = v_pending.shard limit 1), '');
     end if;
     reason := reason || outbox.suspect_text(v_pending.suspect);
     return next;

@@ -7,7 +7,12 @@
 // one. Both begin with the search_path: whoever runs them, names mean PostgreSQL's own
 // objects. What is dropped and created again keeps the rights on it, in both directions:
 // see [functions.Diff]. Both keep their copies between two marked lines; what is written by hand
-// above or below those, say an "alter table", stays when the pair is amended.
+// above or below those, say an "alter table", stays when the pair is amended. A line
+//
+//	-- recreate: views.sql
+//
+// above them has the same effect on that file as -recreate has on both: a view that gets a column is
+// replaced on the way up, and must be dropped on the way down.
 package main
 
 import (
@@ -39,6 +44,8 @@ const (
 	sectionBegin = "-- >>> snapshot\n"
 	sectionEnd   = "-- <<< snapshot\n"
 )
+
+var recreateMark = regexp.MustCompile(`(?m)^-- recreate: (\S+)$`)
 
 var validName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,59}$`)
 
@@ -101,6 +108,9 @@ func snapshot(o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if o.amend {
+		o.recreate = append(o.recreate, target.marked(source.Up)...)
+	}
 	up, err := functions.Diff(installed, current, o.recreate)
 	if err != nil {
 		return err
@@ -126,6 +136,9 @@ func write(target pair, amend bool, up functions.Change, installed, current []fu
 		if slices.Contains(up.Installed, name) {
 			again = append(again, name)
 		}
+	}
+	if amend {
+		again = append(again, target.marked(source.Down)...)
 	}
 	down, err := functions.Diff(current, installed, again)
 	if err != nil {
@@ -175,6 +188,17 @@ func listPairs(dir string) ([]pair, error) {
 		}
 	}
 	return pairs, nil
+}
+
+// marked is the files that a line by hand names to drop and create again. A migration that
+// cannot be read has none: to write it fails then.
+func (p pair) marked(d source.Direction) (files []string) {
+	text, _ := os.ReadFile(p.path(d))
+	above, _, _ := strings.Cut(string(text), sectionBegin)
+	for _, m := range recreateMark.FindAllStringSubmatch(above, -1) {
+		files = append(files, m[1])
+	}
+	return files
 }
 
 // write writes one file: a new one, or the generated section of one that is there.

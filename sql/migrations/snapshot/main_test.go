@@ -148,6 +148,25 @@ func TestRecreate(t *testing.T) {
 	}
 }
 
+// TestRecreateOneWay: a line by hand has a file dropped and created again in that direction alone.
+func TestRecreateOneWay(t *testing.T) {
+	root := repository(t, map[string]string{"v.sql": one})
+	mustRun(t, root, "-name", "views")
+	put(t, root, "sql/functions/v.sql", two)
+	mustRun(t, root, "-name", "wider")
+	down := "sql/migrations/000003_wider.down.sql"
+	put(t, root, down, strings.Replace(get(t, root, down), sectionBegin, "-- recreate: v.sql\n\n"+sectionBegin, 1))
+	for range 2 { // the line stays
+		mustRun(t, root, "-amend")
+		if text := get(t, root, down); !strings.Contains(text, "drop view outbox.v;\n\n-- >>> sql/functions/v.sql\n") {
+			t.Errorf("down:\n%s", text)
+		}
+		if text := get(t, root, "sql/migrations/000003_wider.up.sql"); strings.Contains(text, "drop view") {
+			t.Errorf("up:\n%s", text)
+		}
+	}
+}
+
 func TestUsage(t *testing.T) {
 	root := repository(t, map[string]string{"v.sql": one})
 	for _, tc := range []struct {

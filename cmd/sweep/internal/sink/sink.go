@@ -32,6 +32,10 @@ type Options struct {
 	// slot; 0 is 64.
 	HTTPConns int
 
+	// HTTPFinal4xx has most answers of 4xx fail their message for good, whatever they say of
+	// the destination.
+	HTTPFinal4xx bool
+
 	// ExecTimeout bounds each run of a command; 0 leaves it to Deliver's context.
 	ExecTimeout time.Duration
 }
@@ -62,7 +66,7 @@ func Parse(spec string, options Options) (Sink, error) {
 	case "exec":
 		return orNil(exec.New(strings.TrimPrefix(spec, "exec:"), options.ExecTimeout))
 	case "http":
-		return orNil(http.New(spec, options.HTTPTimeout, options.HTTPConns))
+		return orNil(http.New(spec, options.HTTPTimeout, options.HTTPConns, options.HTTPFinal4xx))
 	}
 	if spec == "" {
 		return nil, errors.New("no sink; " + known)

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/stamp"
 	"github.com/fairclaim/fairclaim/driver"
 )
 
@@ -47,6 +48,9 @@ func facts(m driver.Delivery) ([]string, error) {
 		"FAIRCLAIM_TASK_QUEUE=" + m.TaskQueue,
 		"FAIRCLAIM_DISPATCH_KEY=" + m.DispatchKey,
 		"FAIRCLAIM_ATTEMPT=" + strconv.FormatInt(int64(m.Attempt), 10),
+		"FAIRCLAIM_CREATED_AT=" + stamp.Text(m.CreatedAt),
+		"FAIRCLAIM_DUE_AT=" + stamp.Text(m.DueAt),
+		"FAIRCLAIM_CLAIMED_AT=" + stamp.Text(m.ClaimedAt),
 		"FAIRCLAIM_CONTENT_TYPE=" + m.ContentType,
 		"FAIRCLAIM_HEADERS=" + string(headers),
 	}

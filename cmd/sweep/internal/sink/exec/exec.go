@@ -10,8 +10,13 @@
 //	FAIRCLAIM_TASK_QUEUE    the route
 //	FAIRCLAIM_DISPATCH_KEY  the idempotency key: the same at each attempt
 //	FAIRCLAIM_ATTEMPT       1 at the first attempt
+//	FAIRCLAIM_CREATED_AT    when the message was enqueued: the same at each attempt
+//	FAIRCLAIM_DUE_AT        when it came due: at a later attempt, the end of the backoff
+//	FAIRCLAIM_CLAIMED_AT    when it was claimed for this attempt
 //	FAIRCLAIM_CONTENT_TYPE  of the payload
 //	FAIRCLAIM_HEADERS       a JSON object of strings
+//
+// The times are of the database's clock, by RFC 3339 in UTC: 2026-01-02T03:04:05.678901Z.
 //
 // The other environment variables are those of sweep, without DATABASE_URL, PG*,
 // FAIRCLAIM_* and SWEEP_*. So the credentials of the database do not get into logs of the
@@ -22,6 +27,8 @@
 //
 //	exit 0                   done
 //	exit 65 (EX_DATAERR)     the message has failed for good
+//	exit 69 (EX_UNAVAILABLE) the destination could not be reached: retry, and once enough
+//	                         have failed so the destination is held
 //	any other exit, a signal retry by the policy, also exit 75 (EX_TEMPFAIL)
 //	out of time              retry by the policy; the command was killed
 //	could not be started     released uncharged, after a pause: see [Sink.Deliver]
@@ -46,6 +53,10 @@ import (
 const (
 	// exitDataError is EX_DATAERR of sysexits.h: "the input data was incorrect".
 	exitDataError = 65
+
+	// exitUnavailable is EX_UNAVAILABLE: "a service is unavailable". Which one, and whose, only the command
+	// knows: it counts for the namespace of the message, and not for the task queue of all.
+	exitUnavailable = 69
 
 	// startPause is how long a message is held after its command could not be started: so
 	// that releasing and claiming it again does not become a busy loop.
@@ -177,8 +188,13 @@ func (s *Sink) verdict(ctx context.Context, r result) error {
 		b.WriteString(": " + r.output)
 	}
 	err := errors.New(b.String())
-	if r.state != nil && r.state.ExitCode() == exitDataError {
-		return node.Permanent(err)
+	if r.state != nil {
+		switch r.state.ExitCode() {
+		case exitDataError:
+			return node.Permanent(err)
+		case exitUnavailable:
+			return node.DestinationFailed(err)
+		}
 	}
 	return err
 }

@@ -164,12 +164,14 @@ func TestCommandSeesMessage(t *testing.T) {
 	m := driver.Delivery{
 		ID: 42, ClaimToken: 4711, Namespace: "acme", TaskQueue: "mail", DispatchKey: "k-1", Attempt: 3,
 		ContentType: "text/plain", Headers: map[string]string{"b": "<2>", "a": "\x00"}, Payload: []byte("hello\x00\xff"),
+		CreatedAt: time.UnixMicro(1), DueAt: time.UnixMicro(2_000_000), ClaimedAt: time.UnixMicro(3_500_000),
 	}
 	environ := deliverAndSee(t, []driver.Delivery{m})[42].Environ
 	have := strings.Join(environ, "\n") + "\n"
 	for _, want := range []string{
 		"FAIRCLAIM_ID=42", "FAIRCLAIM_NAMESPACE=acme", "FAIRCLAIM_TASK_QUEUE=mail", "FAIRCLAIM_DISPATCH_KEY=k-1",
-		"FAIRCLAIM_ATTEMPT=3", "FAIRCLAIM_CONTENT_TYPE=text/plain", "KEPT=yes",
+		"FAIRCLAIM_CREATED_AT=1970-01-01T00:00:00.000001Z", "FAIRCLAIM_DUE_AT=1970-01-01T00:00:02.000000Z",
+		"FAIRCLAIM_CLAIMED_AT=1970-01-01T00:00:03.500000Z", "FAIRCLAIM_ATTEMPT=3", "FAIRCLAIM_CONTENT_TYPE=text/plain", "KEPT=yes",
 		`FAIRCLAIM_HEADERS={"a":"\u0000","b":"\u003c2\u003e"}`,
 	} {
 		if !strings.Contains(have, want+"\n") {

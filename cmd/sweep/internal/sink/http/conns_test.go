@@ -56,7 +56,7 @@ func TestOneAttemptIsOneRequest(t *testing.T) {
 					trust(s, pool)
 					m := driver.Delivery{DispatchKey: "k", Payload: []byte(payload), Headers: map[string]string{header: "v"}}
 					check(t, s.Deliver(t.Context(), m), sinktest.Done, "")
-					check(t, s.Deliver(t.Context(), m), sinktest.Retry, "")
+					check(t, s.Deliver(t.Context(), m), sinktest.Unreachable, "")
 					if n := requests.Load(); n != 2 {
 						t.Errorf("two attempts came as %d requests", n)
 					}
@@ -168,7 +168,7 @@ func TestForgottenConnections(t *testing.T) {
 				t.Fatalf("the server was asked by %s", p)
 			}
 			forget()
-			check(t, s.Deliver(t.Context(), driver.Delivery{Payload: []byte("x")}), sinktest.Retry, "")
+			check(t, s.Deliver(t.Context(), driver.Delivery{Payload: []byte("x")}), sinktest.Unreachable, "")
 			check(t, s.Deliver(t.Context(), driver.Delivery{Payload: []byte("x")}), sinktest.Done, "")
 		})
 	}
@@ -194,7 +194,7 @@ func TestAConnectionForEachSlot(t *testing.T) {
 			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 		}
 	})
-	s, err := New("http://"+address, 0, slots)
+	s, err := New("http://"+address, 0, slots, false)
 	if err != nil {
 		t.Fatal(err)
 	}

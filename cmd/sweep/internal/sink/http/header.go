@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/stamp"
 	"github.com/fairclaim/fairclaim/driver"
 )
 
@@ -14,6 +15,10 @@ import (
 // its name is not a valid one, or is that of a field that belongs to the connection or to
 // this sink, or it would replace the credentials in the URL (hasUser). Two headers whose
 // names differ only in case are both sent.
+//
+// Of the message's times only CreatedAt is sent: by it a consumer finds out how old a message is, and
+// whether it is older than another one. The others change with each attempt and tell of this
+// outbox, not of the message.
 func headerOf(m driver.Delivery, hasUser bool) nethttp.Header {
 	h := nethttp.Header{}
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
@@ -29,6 +34,7 @@ func headerOf(m driver.Delivery, hasUser bool) nethttp.Header {
 	}
 	h.Set("Idempotency-Key", encodeKey(m.DispatchKey))
 	h.Set("Fairclaim-Attempt", strconv.FormatInt(int64(m.Attempt), 10))
+	h.Set("Fairclaim-Created-At", stamp.Text(m.CreatedAt))
 	return h
 }
 

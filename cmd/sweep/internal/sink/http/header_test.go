@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/sinktest"
 	"github.com/fairclaim/fairclaim/driver"
@@ -29,6 +30,8 @@ func TestHeaderOf(t *testing.T) {
 		{"idempotency key", "idempotency-key", "forged", false, "key"},
 		{"content type", "CONTENT-TYPE", "text/html", false, "application/json"},
 		{"attempt", "fairclaim-attempt", "99", false, "3"},
+		{"created at", "fairclaim-created-at", "forged", false, "2026-01-02T03:04:05.678901Z"},
+		{"created at to CGI", "fairclaim_created_at", "forged", false, ""},
 		{"later fields of ours", "Fairclaim-Anything", "x", false, ""},
 		{"host", "Host", "evil", false, ""},
 		{"length", "Content-Length", "1", false, ""},
@@ -53,7 +56,8 @@ func TestHeaderOf(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := headerOf(driver.Delivery{
 				DispatchKey: "key", Attempt: 3, ContentType: "application/json",
-				Headers: map[string]string{c.field: c.value},
+				CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 678_901_000, time.UTC),
+				Headers:   map[string]string{c.field: c.value},
 			}, c.hasUser)
 			if got := strings.Join(h.Values(c.field), ", "); got != c.want {
 				t.Errorf("%s: %q, want %q", c.field, got, c.want)
@@ -69,7 +73,7 @@ func TestHeaderNamesThatAreNone(t *testing.T) {
 		h := headerOf(driver.Delivery{Headers: map[string]string{name: "v"}}, false)
 		for field := range h {
 			switch field {
-			case "User-Agent", "Idempotency-Key", "Fairclaim-Attempt":
+			case "User-Agent", "Idempotency-Key", "Fairclaim-Attempt", "Fairclaim-Created-At":
 			default:
 				t.Errorf("%q got through as %q", name, field)
 			}

@@ -2,21 +2,13 @@
 //
 // The body is the payload as it is. The header has the message's Content-Type, its
 // dispatch key as Idempotency-Key (the same at each attempt; '%' and all bytes but visible
-// ASCII are written as %XX), its attempt as Fairclaim-Attempt, and the message's own
-// headers.
+// ASCII are written as %XX), its attempt as Fairclaim-Attempt, when it was enqueued (the same at
+// each attempt, by the database's clock, RFC 3339 in UTC) as Fairclaim-Created-At, and the
+// message's own headers.
 //
-// The status of the answer decides what becomes of the message:
-//
-//	2xx                      done, whatever the body
-//	429, 503                 retry by the policy, and not before Retry-After, of which
-//	                         an hour counts at most
-//	401, 403, 407, 408, 409,
-//	421, 423, 425            retry by the policy
-//	other 4xx, 410 too       the message has failed for good
-//	3xx                      retry by the policy: no redirect is followed, since it
-//	                         would take payload and credentials to a place that the
-//	                         operator did not name
-//	anything else            retry by the policy, also where there is no answer
+// The status of the answer says what becomes of the message, or how its destination is: see
+// meaningOf. No redirect is followed, since it would take payload and credentials to a place
+// that the operator did not name.
 //
 // Errors name the scheme and the host of the URL only: user and query are secrets, and
 // often the path is too.
@@ -65,6 +57,8 @@ type Sink struct {
 	hidden  *strings.Replacer
 	timeout time.Duration
 	client  nethttp.Client
+
+	final4xx bool // most 4xx are the message's, and final: see meaningOf
 }
 
 // New returns a sink for a URL, in which {namespace} and {task_queue} stand for
@@ -76,7 +70,8 @@ type Sink struct {
 // the whole exchange, from dialling to the end of the body; 0 is [DefaultTimeout].
 // conns is how many idle connections are kept: as many as there are deliveries at a
 // time; 0 is 64. A proxy is taken from the environment (HTTP_PROXY, HTTPS_PROXY, NO_PROXY).
-func New(rawURL string, timeout time.Duration, conns int) (*Sink, error) {
+// With final4xx most answers of 4xx fail the message for good.
+func New(rawURL string, timeout time.Duration, conns int, final4xx bool) (*Sink, error) {
 	t, err := parseTemplate(rawURL)
 	if err != nil {
 		return nil, fmt.Errorf("http: %w", err)
@@ -91,7 +86,7 @@ func New(rawURL string, timeout time.Duration, conns int) (*Sink, error) {
 		return nil, errors.New("http: the proxy in HTTP_PROXY or HTTPS_PROXY is not a URL")
 	}
 	return &Sink{
-		url: t, hidden: t.redactor(), timeout: timeout,
+		url: t, hidden: t.redactor(), timeout: timeout, final4xx: final4xx,
 		client: nethttp.Client{
 			CheckRedirect: func(*nethttp.Request, []*nethttp.Request) error { return nethttp.ErrUseLastResponse },
 			Transport:     transport(timeout, conns),
@@ -107,6 +102,7 @@ func transport(timeout time.Duration, conns int) *nethttp.Transport {
 	silence := max(min(timeout/3, longestSilence), time.Millisecond)
 	return &nethttp.Transport{
 		Proxy:                  nethttp.ProxyFromEnvironment,
+		OnProxyConnectResponse: tunnel,
 		DisableCompression:     true, // bodies are thrown away
 		ForceAttemptHTTP2:      true,
 		MaxIdleConnsPerHost:    conns,
@@ -119,11 +115,24 @@ func transport(timeout time.Duration, conns int) *nethttp.Transport {
 // String is the name of the sink in logs: scheme and host.
 func (s *Sink) String() string { return s.url.origin.String() }
 
+// Shared says that the messages of all namespaces go to one server: no placeholder stands in a host.
+func (s *Sink) Shared(string) bool { return true }
+
 // Close closes the idle connections.
 func (s *Sink) Close() { s.client.CloseIdleConnections() }
 
-// Deliver posts m and waits for the answer.
+// Deliver posts m and waits for the answer. Where this node's proxy does not let it through, it holds m for 5
+// seconds, or until ctx ends, and then hands it back uncharged.
 func (s *Sink) Deliver(ctx context.Context, m driver.Delivery) error {
+	err := s.post(ctx, m)
+	if isOfProxy(err) {
+		pause(ctx)
+		return node.Undelivered(err)
+	}
+	return err
+}
+
+func (s *Sink) post(ctx context.Context, m driver.Delivery) error {
 	u, err := s.url.render(m)
 	if err != nil {
 		return node.Permanent(fmt.Errorf("%s: %w", s, err))
@@ -135,7 +144,7 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Delivery) error {
 	defer cancel()
 	request, err := nethttp.NewRequestWithContext(ctx, nethttp.MethodPost, s.String(), bytes.NewReader(m.Payload))
 	if err != nil {
-		return s.noAnswer(ctx, err)
+		return fmt.Errorf("%s: %s", s, s.clean([]byte(err.Error())))
 	}
 	request.URL = u
 	request.Header = headerOf(m, s.url.user != nil)
@@ -156,7 +165,22 @@ func (s *Sink) Deliver(ctx context.Context, m driver.Delivery) error {
 		return nil
 	}
 	text, _ := io.ReadAll(body)
-	return s.refused(response, text)
+	delay, waits := retryAfter(response.Header)
+	err = s.refused(response, text)
+	switch meaningOf(response.StatusCode, waits, s.answeredByProxy(request), s.final4xx) {
+	case failed:
+		return node.Permanent(err)
+	case unreachable:
+		return node.DestinationFailed(err)
+	case busy:
+		return node.Hold(err, delay)
+	case gone:
+		return node.DestinationGone(err)
+	case ours:
+		return &proxyError{err}
+	default:
+		return node.DestinationBroken(err)
+	}
 }
 
 // oneRequest keeps net/http from sending a request a second time, after a connection broke
@@ -185,15 +209,19 @@ func (s *Sink) noAnswer(ctx context.Context, err error) error {
 			// Where the network has dropped this connection, it probably dropped the idle ones too.
 			s.client.CloseIdleConnections()
 		}
-		return fmt.Errorf("%s: %w", s, context.Cause(ctx))
+		return node.DestinationFailed(fmt.Errorf("%s: %w", s, context.Cause(ctx)))
 	}
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err // the rest of e is the URL
 	}
-	return fmt.Errorf("%s: %s", s, s.clean([]byte(err.Error())))
+	text := fmt.Errorf("%s: %s", s, s.clean([]byte(err.Error())))
+	if isOfProxy(err) {
+		return &proxyError{text}
+	}
+	return node.DestinationFailed(text)
 }
 
-// refused is the error of an exchange that did not end with a 2xx.
+// refused is the text of an answer that is not a 2xx.
 func (s *Sink) refused(response *nethttp.Response, body []byte) error {
 	status := response.StatusCode
 	var b strings.Builder
@@ -208,16 +236,7 @@ func (s *Sink) refused(response *nethttp.Response, body []byte) error {
 	if text := s.clean(body); text != "" {
 		b.WriteString(": " + text)
 	}
-	err := errors.New(b.String())
-	if permanent(status) {
-		return node.Permanent(err)
-	}
-	if status == nethttp.StatusTooManyRequests || status == nethttp.StatusServiceUnavailable {
-		if delay, ok := retryAfter(response.Header); ok {
-			return node.RetryNotBefore(err, delay)
-		}
-	}
-	return err
+	return errors.New(b.String())
 }
 
 // clean makes a text of the server or the network fit for an error, without secrets.

@@ -33,7 +33,7 @@ func serve(t *testing.T, handler nethttp.HandlerFunc) *httptest.Server {
 
 func newSink(t *testing.T, rawURL string, timeout time.Duration) *Sink {
 	t.Helper()
-	s, err := New(rawURL, timeout, 0)
+	s, err := New(rawURL, timeout, 0, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,6 +87,7 @@ func TestRequest(t *testing.T) {
 	err := newSink(t, raw, 0).Deliver(t.Context(), driver.Delivery{
 		Namespace: "ac/me", TaskQueue: "mail", DispatchKey: "k é", Attempt: 2, ContentType: "text/plain; charset=utf-8",
 		Headers: map[string]string{"X-Trace": "1", "Authorization": "forged"}, Payload: []byte("hello\x00\r\n"),
+		CreatedAt: time.UnixMicro(1),
 	})
 	check(t, err, sinktest.Done, "")
 	if got.Method != "POST" || got.RequestURI != "/hooks/ac%2Fme/mail?key=s3cret&ns=ac%2Fme" {
@@ -100,7 +101,8 @@ func TestRequest(t *testing.T) {
 	}
 	for field, want := range map[string]string{
 		"Content-Type": "text/plain; charset=utf-8", "Idempotency-Key": "k%20%C3%A9", "Fairclaim-Attempt": "2",
-		"X-Trace": "1", "User-Agent": "fairclaim", "Accept-Encoding": "",
+		"Fairclaim-Created-At": "1970-01-01T00:00:00.000001Z",
+		"X-Trace":              "1", "User-Agent": "fairclaim", "Accept-Encoding": "",
 	} {
 		if got.Header.Get(field) != want {
 			t.Errorf("%s is %q, want %q", field, got.Header.Get(field), want)
@@ -191,57 +193,18 @@ func TestRealWebhooks(t *testing.T) {
 	}
 }
 
-func TestStatus(t *testing.T) {
-	var status int
-	server := serve(t, func(w nethttp.ResponseWriter, r *nethttp.Request) {
-		w.Header().Set("Retry-After", "17") // counts for two statuses only
-		w.WriteHeader(status)
-		if status != 204 && status != 304 {
-			fmt.Fprint(w, "the\nreason")
-		}
-	})
-	s := newSink(t, server.URL+"/path", 0)
-	outcomes := map[string][]int{
-		sinktest.Done: {200, 201, 202, 204, 206, 299},
-		sinktest.Failed: {
-			400, 402, 404, 405, 406, 410, 411, 412, 413, 414, 415, 416, 417, 418, 422, 424, 426, 428, 431, 451, 499,
-		},
-		sinktest.NotBefore: {429, 503},
-		sinktest.Retry: {
-			300, 301, 302, 303, 304, 307, 308, 399, 401, 403, 407, 408, 409, 421, 423, 425, 500, 501, 502, 504, 505, 507, 511, 599, 600, 999,
-		},
-	}
-	for want, statuses := range outcomes {
-		for _, status = range statuses {
-			t.Run(fmt.Sprint(status), func(t *testing.T) {
-				err := s.Deliver(t.Context(), driver.Delivery{})
-				if want == sinktest.Done {
-					check(t, err, want, "")
-					return
-				}
-				check(t, err, want, fmt.Sprintf("%s: answered %d", server.URL, status))
-				if status != 304 && !strings.HasSuffix(err.Error(), ": the reason") {
-					t.Errorf("no body in %q", err)
-				}
-				if want == sinktest.NotBefore && sinktest.Delay(err) != 17*time.Second {
-					t.Errorf("delay %v", sinktest.Delay(err))
-				}
-			})
-		}
-	}
-}
-
 func TestRetryAfterOverTheWire(t *testing.T) {
 	for _, c := range []struct {
 		header, want string
 		delay        time.Duration
 	}{
-		{"Retry-After: 100000\r\n", sinktest.NotBefore, time.Hour},
-		{"Retry-After: Sun, 06 Nov 1994 08:50:37 GMT\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n", sinktest.NotBefore, time.Minute},
-		{"Retry-After: Sun, 06 Nov 2094 08:50:37 GMT\r\n", sinktest.Retry, -1},
-		{"Retry-After: -1\r\n", sinktest.Retry, -1},
-		{"Retry-After: 0\r\n", sinktest.Retry, -1},
-		{"", sinktest.Retry, -1},
+		{"Retry-After: 100000\r\n", sinktest.Busy, time.Hour},
+		{"Retry-After: Sun, 06 Nov 1994 08:50:37 GMT\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n", sinktest.Busy, time.Minute},
+		{"Retry-After: Sun, 06 Nov 1994 08:50:37 GMT\r\nDate: Sun, 06 Nov 1994 08:50:38 GMT\r\n", sinktest.Busy, 0},
+		{"Retry-After: 0\r\n", sinktest.Busy, 0},
+		{"Retry-After: Sun, 06 Nov 2094 08:50:37 GMT\r\n", sinktest.Unreachable, -1},
+		{"Retry-After: -1\r\n", sinktest.Unreachable, -1},
+		{"", sinktest.Unreachable, -1},
 	} {
 		address := listen(t, func(c2 net.Conn) {
 			_, _ = nethttp.ReadRequest(bufio.NewReader(c2))
@@ -260,7 +223,7 @@ func TestNameHidesSecrets(t *testing.T) {
 	if got := s.String(); got != "https://host.example:8443" {
 		t.Errorf("String() = %q", got)
 	}
-	if _, err := New("http://user:hunter2@h:x/", 0, 0); err == nil || strings.Contains(err.Error(), "hunter2") {
+	if _, err := New("http://user:hunter2@h:x/", 0, 0, false); err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("New: %v", err)
 	}
 }

@@ -24,6 +24,10 @@ const (
 	Undelivered = "undelivered"      // node.Undelivered
 	Closed      = "closed"           // node.Undelivered and node.ErrSinkClosed
 	Retry       = "retry"
+	Unreachable = "unreachable" // node.DestinationFailed
+	Broken      = "broken"      // node.DestinationBroken
+	Gone        = "gone"        // node.DestinationGone
+	Busy        = "busy"        // node.Hold
 )
 
 // Outcome tells a Sink's answers apart.
@@ -38,6 +42,8 @@ func Outcome(err error) string {
 		return "closed, but charged"
 	case find(err, node.Undelivered(probe)) != nil:
 		return Undelivered
+	case find(err, node.Hold(probe, 0)) != nil:
+		return reflect.ValueOf(find(err, node.Hold(probe, 0))).Elem().FieldByName("trouble").String()
 	case find(err, node.Permanent(probe)) != nil:
 		return Failed
 	case find(err, node.RetryAfter(probe, 0)) != nil:
@@ -49,8 +55,11 @@ func Outcome(err error) string {
 	return Retry
 }
 
-// Delay is the delay of a node.RetryAfter or node.RetryNotBefore, -1 for every other answer.
+// Delay is the delay of a node.RetryAfter, node.RetryNotBefore or node.Hold, -1 for every other answer.
 func Delay(err error) time.Duration {
+	if found := find(err, node.Hold(errors.New("probe"), 0)); found != nil && Outcome(err) == Busy {
+		return time.Duration(reflect.ValueOf(found).Elem().FieldByName("hold").Int())
+	}
 	found := find(err, node.RetryAfter(errors.New("probe"), 0))
 	if found == nil {
 		return -1

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/stamp"
 	"github.com/fairclaim/fairclaim/driver"
 )
 
@@ -24,6 +25,9 @@ type line struct {
 	DispatchKey   string            `json:"dispatch_key"`
 	Shard         int32             `json:"shard"`
 	Attempt       int32             `json:"attempt"`
+	CreatedAt     string            `json:"created_at"`
+	DueAt         string            `json:"due_at"`
+	ClaimedAt     string            `json:"claimed_at"`
 	ContentType   string            `json:"content_type"`
 	Headers       map[string]string `json:"headers"`
 	PayloadBase64 *[]byte           `json:"payload_base64,omitempty"`
@@ -38,7 +42,9 @@ type line struct {
 func appendLine(dst []byte, m driver.Delivery) ([]byte, error) {
 	l := line{
 		ID: m.ID, Namespace: m.Namespace, TaskQueue: m.TaskQueue, DispatchKey: m.DispatchKey,
-		Shard: m.Shard, Attempt: m.Attempt, ContentType: m.ContentType, Headers: m.Headers,
+		Shard: m.Shard, Attempt: m.Attempt,
+		CreatedAt: stamp.Text(m.CreatedAt), DueAt: stamp.Text(m.DueAt), ClaimedAt: stamp.Text(m.ClaimedAt),
+		ContentType: m.ContentType, Headers: m.Headers,
 	}
 	if l.Headers == nil {
 		l.Headers = map[string]string{}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/sink/sinktest"
 	"github.com/fairclaim/fairclaim/driver"
@@ -47,12 +48,14 @@ func TestLine(t *testing.T) {
 	var b bytes.Buffer
 	err := New(&b).Deliver(t.Context(), driver.Delivery{
 		ID: 7, ClaimToken: 99, Namespace: "acme", TaskQueue: "mail", DispatchKey: "k<1>", Shard: 3, Attempt: 2,
+		CreatedAt: time.UnixMicro(1), DueAt: time.UnixMicro(2_000_000), ClaimedAt: time.UnixMicro(3_500_000),
 		ContentType: "application/json", Headers: map[string]string{"b": "2", "a": "1"}, Payload: []byte(`{"n":1.50,"n":2}`),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	const want = `{"id":7,"namespace":"acme","task_queue":"mail","dispatch_key":"k<1>","shard":3,"attempt":2,` +
+		`"created_at":"1970-01-01T00:00:00.000001Z","due_at":"1970-01-01T00:00:02.000000Z","claimed_at":"1970-01-01T00:00:03.500000Z",` +
 		`"content_type":"application/json","headers":{"a":"1","b":"2"},"payload":{"n":1.50,"n":2}}` + "\n"
 	if b.String() != want {
 		t.Errorf("got  %swant %s", b.String(), want)

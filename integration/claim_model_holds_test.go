@@ -1,0 +1,433 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// modelHolds is what is known of destinations, and how long they are held, in seconds.
+type modelHolds struct {
+	holdAfter    int
+	holdBase     float64
+	holdCap      float64
+	holdGiveUp   float64
+	destinations map[modelLane]*modelDestination
+	reports      []modelReport // that no claim has read
+}
+
+// modelDestination is a destination that has a row: a route of a namespace, or, under an empty namespace,
+// the route of all.
+type modelDestination struct {
+	State     string // well, failing, held, recovering
+	Shared    string // what an operator said of the route of all: true, false, or nothing
+	Score     int
+	Failed    []int64  // the messages that the score counts, the last one first
+	FailedOf  []string // and their namespaces, of the route of all, sorted
+	Since     modelInstant
+	Until     modelInstant
+	Step      int
+	Probe     modelProbe
+	Lifted    modelInstant
+	LiftToken int64
+	Before    int64 // the highest token when the hold began, or an operator made it longer
+}
+
+type modelProbe struct{ ID, Token int64 }
+
+// modelInstant bounds an instant that the database chooses, until the next compare has read it. Zero: none.
+type modelInstant struct{ Least, Most float64 }
+
+func (i modelInstant) plus(least, most float64) modelInstant {
+	return modelInstant{i.Least + least, i.Most + most}
+}
+
+// modelReport is what a settle says of a destination. Of many that were delivered in one call, it may be any
+// of IDs.
+type modelReport struct {
+	Kind string
+	modelProbe
+	modelLane
+	Shared bool
+	Hold   float64
+	IDs    []int64
+}
+
+// modelLifted is the lift token of a destination whose lift the next compare will read: larger than all before.
+const modelLifted = math.MaxInt64
+
+// modelOpen is the gate of a destination that lets all through.
+const modelOpen = math.MaxInt
+
+// modelRamp is how long the flow grows after a hold, in seconds.
+const modelRamp = 10
+
+// destination is the one of a lane; without a row it is well.
+func (o *modelOutbox) destination(lane modelLane) *modelDestination {
+	if d := o.destinations[lane]; d != nil {
+		return d
+	}
+	return &modelDestination{State: "well"}
+}
+
+func (d *modelDestination) inTrouble() bool { return d.State != "well" }
+
+// ramping: it was lifted a moment ago.
+func (d *modelDestination) ramping(now float64) bool {
+	return d.State == "recovering" && now < d.Lifted.Least+modelRamp
+}
+
+// steps is how often the next hold is doubled. After a lift that fades.
+func (o *modelOutbox) steps(d *modelDestination, now float64) int {
+	if d.State == "held" || d.Lifted == (modelInstant{}) {
+		return d.Step
+	}
+	fade := (now - d.Lifted.Least) / o.holdCap
+	return int(float64(d.Step) * min(max(1-fade, 0), 1))
+}
+
+// gate is how many messages of a destination one claim may take.
+func (o *modelOutbox) gate(lane modelLane, now float64) int {
+	d := o.destination(lane)
+	switch probe := o.messages[d.Probe.ID]; {
+	case d.State == "held" && now < d.Until.Most:
+		return 0
+	case d.State == "held" && probe != nil && probe.State == "claimed" && probe.Token == d.Probe.Token:
+		return 0 // one is out
+	case d.State == "held":
+		return 1
+	case d.ramping(now):
+		return 1 << int(max(now-d.Lifted.Least, 0))
+	}
+	return modelOpen
+}
+
+// passes reports whether the clock came past anything, from before to after, that decides something about
+// destinations: then it is open what a call in between has seen.
+func (o *modelOutbox) passes(before, after float64) bool {
+	at := func(d *modelDestination, now float64) [5]float64 {
+		age := now - d.Lifted.Least
+		return [5]float64{
+			min(math.Floor(age), modelRamp), float64(o.steps(d, now)), modelSign(age - o.holdCap),
+			modelSign(now - d.Until.Least), modelSign(now - d.Since.Least - o.holdGiveUp),
+		}
+	}
+	for _, d := range o.destinations {
+		if at(d, before) != at(d, after) {
+			return true
+		}
+	}
+	return after-before > 0.5
+}
+
+func modelSign(x float64) float64 { return math.Copysign(1, x) }
+
+// fold is what a claim, or observe(), makes of the reports.
+func (o *modelOutbox) fold(now modelInstant, token int64) {
+	fresh := map[modelLane]bool{}
+	reports := o.reports[:min(len(o.reports), 500)]
+	o.reports = o.reports[len(reports):]
+	for _, r := range reports {
+		all := modelLane{Queue: r.Queue}
+		allHeld := o.destination(all).State == "held"
+		if o.hears(all, r) {
+			o.hear(all, r, fresh, now, token)
+		}
+		// What is wrong with the endpoint of all is not held against one of them.
+		if !allHeld || r.Kind != "unreachable" && r.Kind != "broken" || o.destination(r.modelLane).State == "held" {
+			o.hear(r.modelLane, r, fresh, now, token)
+		}
+	}
+}
+
+// hears reports whether a report concerns the route of all.
+func (o *modelOutbox) hears(all modelLane, r modelReport) bool {
+	switch d := o.destination(all); {
+	case d.State == "held":
+		return true
+	case r.Kind == "up":
+		return d.inTrouble()
+	case d.Shared != "":
+		return d.Shared == "true"
+	}
+	return r.Shared
+}
+
+// hear is what one report makes of a destination.
+func (o *modelOutbox) hear(lane modelLane, r modelReport, fresh map[modelLane]bool, now modelInstant, token int64) {
+	d := o.destinations[lane]
+	if d == nil {
+		if r.Kind == "up" {
+			return
+		}
+		d = &modelDestination{State: "well"}
+		o.destinations[lane] = d
+	}
+	if !d.inTrouble() {
+		fresh[lane] = true
+	}
+	if d.State == "held" && r.modelProbe != d.Probe || r.Token < d.LiftToken {
+		// Of a held one only the probe counts, and what was claimed before a lift says nothing.
+	} else if r.Kind == "up" {
+		o.reached(d, now)
+	} else {
+		o.failed(d, lane.Namespace == "", r, fresh[lane], now, token)
+	}
+	// What is well is forgotten, but not what an operator said, nor, for a while, that it was held.
+	if !d.inTrouble() && d.Shared == "" && (d.Lifted == (modelInstant{}) || d.Lifted.Most+o.holdCap <= now.Least) {
+		delete(o.destinations, lane)
+	}
+}
+
+// reached: a message was delivered.
+func (o *modelOutbox) reached(d *modelDestination, now modelInstant) {
+	switch {
+	case d.State == "held":
+		d.State, d.Lifted, d.LiftToken = "recovering", now, modelLifted
+		d.Since, d.Until, d.Probe = modelInstant{}, modelInstant{}, modelProbe{}
+	case !d.ramping(now.Least):
+		d.State = "well"
+	}
+	d.Score, d.Failed, d.FailedOf = 0, nil, nil
+}
+
+// failed: a message was not delivered, by the destination's doing.
+func (o *modelOutbox) failed(d *modelDestination, isAll bool, r modelReport, fresh bool, now modelInstant, token int64) {
+	step := o.steps(d, now.Least)
+	if d.State != "held" {
+		several := o.count(d, isAll, r, fresh)
+		if d.State == "well" {
+			d.State = "failing"
+		}
+		enough := o.holdAfter * 4
+		if isAll {
+			enough = o.holdAfter * 8
+		} else if d.ramping(now.Least) {
+			enough = min(enough, 8)
+		}
+		trips := !several && d.Score >= enough && (!isAll || len(d.FailedOf) >= o.holdAfter)
+		if !trips && (isAll || r.Kind != "busy" && r.Kind != "gone") {
+			return
+		}
+	}
+	if d.State != "held" || d.Step == 0 {
+		d.Since = now
+	}
+	length := min(o.holdBase*math.Pow(2, float64(step)), o.holdCap)
+	d.Until = now.plus(length*0.8, length*1.2)
+	if r.Kind == "busy" {
+		d.Until.Least = max(d.Until.Least, now.Least+min(r.Hold, 3600))
+		d.Until.Most = max(d.Until.Most, now.Most+min(r.Hold, 3600))
+	}
+	if r.Kind == "gone" && !isAll || now.Least >= d.Since.Least+o.holdGiveUp {
+		d.Until = modelInstant{math.Inf(1), math.Inf(1)}
+	}
+	if d.State != "held" {
+		d.Before = token
+	}
+	d.State, d.Step, d.Probe = "held", min(step+1, 60), modelProbe{}
+}
+
+// count adds to the failures in a row. Of several that come in together, of a destination that was well, the
+// first counts.
+func (o *modelOutbox) count(d *modelDestination, isAll bool, r modelReport, fresh bool) (several bool) {
+	switch {
+	case fresh && d.Score > 0:
+		return true
+	case !slices.Contains(d.Failed, r.ID):
+		d.Score += map[bool]int{true: 1, false: 4}[r.Kind == "broken"]
+		d.Failed = append([]int64{r.ID}, d.Failed[:min(len(d.Failed), 8*o.holdAfter-1)]...)
+		if isAll && !slices.Contains(d.FailedOf, r.Namespace) {
+			d.FailedOf = slices.Sorted(slices.Values(append(d.FailedOf, r.Namespace)))
+		}
+	case r.Kind != "broken":
+		d.Score++
+	}
+	return false
+}
+
+// hold is an operator's: a hold that is there gets longer, never shorter.
+func (o *modelOutbox) hold(lane modelLane, until modelInstant, now modelInstant, token int64) {
+	d := o.destinations[lane]
+	if d == nil {
+		d = &modelDestination{State: "well"}
+		o.destinations[lane] = d
+	}
+	if d.State != "held" {
+		*d = modelDestination{State: "held", Shared: d.Shared, Since: now, Lifted: d.Lifted, LiftToken: d.LiftToken}
+	}
+	if d.Until.Most < until.Least {
+		d.Until, d.Probe, d.Before = until, modelProbe{}, token
+	}
+}
+
+// lift is an operator's.
+func (o *modelOutbox) lift(lane modelLane, now modelInstant) bool {
+	d := o.destination(lane)
+	if d.State != "held" {
+		return false
+	}
+	*d = modelDestination{State: "recovering", Shared: d.Shared, Lifted: now, LiftToken: modelLifted}
+	return true
+}
+
+// share is an operator's word of the route of all; an empty one takes it back.
+func (o *modelOutbox) share(queue, shared string) {
+	lane := modelLane{Queue: queue}
+	d := o.destination(lane)
+	o.destinations[lane] = d
+	d.Shared = shared
+	if shared == "false" && d.State == "failing" {
+		d.State, d.Score, d.Failed, d.FailedOf = "well", 0, nil, nil
+	}
+}
+
+// observed is what observe() says of a lane: the worse of its own destination and the route of all.
+func (o *modelOutbox) observed(lane modelLane) string {
+	own, all := o.destination(lane).State, o.destination(modelLane{Queue: lane.Queue}).State
+	for _, state := range []string{"held", "failing", "recovering"} {
+		if own == state || all == state {
+			return state
+		}
+	}
+	return "well"
+}
+
+// up are the reports of messages that are delivered in one call: one for each route whose destination is in
+// trouble, and while that is held none but the probe's.
+func (o *modelOutbox) up(ids []int64) []modelReport {
+	lanes := map[modelLane][]*modelMessage{}
+	for _, id := range ids {
+		m := o.messages[id]
+		lanes[m.modelLane] = append(lanes[m.modelLane], m)
+	}
+	var reports []modelReport
+	for lane, messages := range lanes {
+		r := modelReport{Kind: "up", modelLane: lane}
+		for _, d := range []*modelDestination{o.destination(lane), o.destination(modelLane{Queue: lane.Queue})} {
+			for _, m := range messages {
+				switch {
+				case d.State == "held" && d.Probe == (modelProbe{m.ID, m.Token}):
+					r.modelProbe, r.IDs = d.Probe, []int64{m.ID}
+				case d.State == "held" || !d.inTrouble() || len(r.IDs) == 1 && r.ID == r.IDs[0]:
+				case m.Token > r.Token:
+					r.modelProbe, r.IDs = modelProbe{0, m.Token}, []int64{m.ID}
+				case m.Token == r.Token:
+					r.IDs = append(r.IDs, m.ID)
+				}
+			}
+		}
+		if len(r.IDs) > 0 {
+			reports = append(reports, r)
+		}
+	}
+	return reports
+}
+
+// holds says what holds a message's destination: nothing, a hold, and whether the message is its probe.
+func (o *modelOutbox) holds(m *modelMessage) (held, probe bool) {
+	for _, lane := range []modelLane{m.modelLane, {Queue: m.Queue}} {
+		if d := o.destination(lane); d.State == "held" {
+			held = true
+			probe = probe || d.Probe == modelProbe{m.ID, m.Token}
+		}
+	}
+	return held, probe
+}
+
+// tried notes the probes among the rows that a claim returned.
+func (o *modelOutbox) tried(rows []modelClaimed) {
+	for _, r := range rows {
+		for _, lane := range []modelLane{r.modelLane, {Queue: r.Queue}} {
+			if d := o.destination(lane); d.State == "held" {
+				d.Probe = modelProbe{r.ID, r.Token}
+			}
+		}
+	}
+}
+
+// isHeld: a message that a claim takes all the same is the probe.
+func (o *modelOutbox) isHeld(lane modelLane) bool {
+	return o.destination(lane).State == "held" || o.destination(modelLane{Queue: lane.Queue}).State == "held"
+}
+
+// gates are those of a lane: its own, and that of the route of all.
+func (o *modelOutbox) gates(lane modelLane, now float64) (own, common int) {
+	return o.gate(lane, now), o.gate(modelLane{Queue: lane.Queue}, now)
+}
+
+// pass is how many messages of a route the gates let through for the next namespace of a walk: of what the
+// route of all lets through one gets a tenth at most.
+func (o *modelOutbox) pass(queue string, own, common int, left map[string]int) int {
+	if common == modelOpen {
+		return own
+	}
+	if _, ok := left[queue]; !ok {
+		left[queue] = common
+	}
+	n := min(own, left[queue], (common+9)/10)
+	left[queue] -= n
+	return n
+}
+
+// visitAlone looks at a namespace without what the routes of all let through, which depends on those before it.
+func (o *modelOutbox) visitAlone(c modelClaim, namespace string) modelVisit {
+	left := map[string]int{}
+	for lane := range o.destinations {
+		left[lane.Queue] = 0
+	}
+	return o.visit(c, namespace, math.MaxInt, left)
+}
+
+// waits reports whether a lane has something that a claim may take, whatever the claim takes of others.
+func (o *modelOutbox) waits(c modelClaim, lane modelLane) bool {
+	own, common := o.gates(lane, c.now)
+	return o.due(lane, c.shards, c.now) > 0 && !o.paused(lane) && own > 0 && common == modelOpen
+}
+
+// reach is for how many of the due routes of a namespace a claim asks for their gates at least: an equal part of the
+// batch, and as many more as routes of all may be shut.
+func (o *modelOutbox) reach(c modelClaim, namespaces int) int {
+	stride := max(min(c.batch, o.maxVisits, namespaces), 1)
+	reach := min((c.batch+stride-1)/stride, o.maxRoutes)
+	for lane, d := range o.destinations {
+		if lane.Namespace == "" && (d.State == "held" || d.State == "recovering") {
+			reach++
+		}
+	}
+	return reach
+}
+
+// judgeGates: no claim takes more of a destination than its gate lets through, and of those that are held none
+// but the probe is out.
+func (o *modelOutbox) judgeGates(c modelClaim, rows []modelClaimed) error {
+	got := map[modelLane]int{}
+	for _, r := range rows {
+		got[r.modelLane]++
+		got[modelLane{Queue: r.Queue}]++
+	}
+	for lane, n := range got {
+		if gate := o.gate(lane, c.now); n > gate {
+			return fmt.Errorf("INV-16: %d messages of %v, which is %s and lets %d through", n, lane, o.destination(lane).State, gate)
+		}
+	}
+	return nil
+}
+
+// judgeHeld: of what was claimed since a destination is held, one message at most is out.
+func (o *modelOutbox) judgeHeld() error {
+	var errs []error
+	for lane, d := range o.destinations {
+		if d.State != "held" {
+			continue
+		}
+		out := o.all(func(m *modelMessage) bool {
+			return m.State == "claimed" && m.Token > d.Before && m.Queue == lane.Queue && (m.Namespace == lane.Namespace || lane.Namespace == "")
+		})
+		if len(out) > 1 {
+			errs = append(errs, fmt.Errorf("INV-16: %d messages of %v were claimed since it is held and are out", len(out), lane))
+		}
+	}
+	return errors.Join(errs...)
+}
