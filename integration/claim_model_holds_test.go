@@ -214,6 +214,9 @@ func (o *modelOutbox) failed(d *modelDestination, isAll bool, r modelReport, fre
 	if d.State != "held" || d.Step == 0 {
 		d.Since = now
 	}
+	if isAll {
+		step -= o.another(d, r.Namespace)
+	}
 	length := min(o.holdBase*math.Pow(2, float64(step)), o.holdCap)
 	d.Until = now.plus(length*0.8, length*1.2)
 	if r.Kind == "busy" {
@@ -227,6 +230,18 @@ func (o *modelOutbox) failed(d *modelDestination, isAll bool, r modelReport, fre
 		d.Before = token
 	}
 	d.State, d.Step, d.Probe = "held", min(step+1, 60), modelProbe{}
+}
+
+// another notes whose report holds the route of all, or goes on holding it. While it is the first one of
+// another namespace, of fewer than holdAfter since the last step, the hold is as long as the last one was: one
+// step less.
+func (o *modelOutbox) another(d *modelDestination, namespace string) int {
+	if d.State == "held" && d.Step > 0 && len(d.FailedOf) < o.holdAfter-1 && !slices.Contains(d.FailedOf, namespace) {
+		d.FailedOf = slices.Sorted(slices.Values(append(d.FailedOf, namespace)))
+		return 1
+	}
+	d.FailedOf = []string{namespace}
+	return 0
 }
 
 // count adds to the failures in a row. Of several that come in together, of a destination that was well, the
