@@ -100,6 +100,7 @@ func TestPurge(t *testing.T) {
 	token := one[int64](t, conn, "select c.claim_token from outbox.claimed as c where c.id = $1", claimed[0])
 	const others = "select string_agg(x, ' ' order by x) from (select p::text from outbox.pending as p where namespace <> 'acme' union all select p::text from outbox.claimed as p where namespace <> 'acme' union all select p::text from outbox.settled as p where namespace <> 'acme' union all select p::text from outbox.pause as p where namespace <> 'acme' union all select p::text from outbox.route as p where namespace <> 'acme') as x(x)"
 	before := one[string](t, conn, others)
+	run(t, conn, "insert into outbox.destination (task_queue, state, failed_of, changed_at) values ('shared', 'failing', '{globex,acme}', now())")
 	each, enqueued := purgeAll(t, conn, "acme", 8)
 	if !slices.Equal(each, []int64{8, 8, 8, 7, 0}) || enqueued {
 		t.Errorf("deleted %v, enqueued meanwhile: %v", each, enqueued)
@@ -109,6 +110,9 @@ func TestPurge(t *testing.T) {
 	}
 	if got := one[string](t, conn, others); got != before {
 		t.Error("something of others is gone, or was written")
+	}
+	if got := one[string](t, conn, "select d.failed_of::text from outbox.destination as d where d.task_queue = 'shared'"); got != "{globex}" {
+		t.Errorf("a route of all remembers %s", got)
 	}
 	if settle(t, conn, "complete", claimed[0], token) {
 		t.Error("INV-9: a message that was purged was settled")

@@ -94,6 +94,8 @@ begin
   delete from outbox.pause as p where p.namespace = purge.namespace;
   delete from outbox.report as r where r.namespace = purge.namespace;
   delete from outbox.destination as d where d.namespace = purge.namespace;
+  update outbox.destination as d set failed_of = array_remove(d.failed_of, purge.namespace)
+  where d.namespace is null and d.state <> 'well' and purge.namespace = any (d.failed_of);
   delete from outbox.hold_event as e where e.namespace = purge.namespace;
   enqueued := exists (select from outbox.pending as p
                       where p.ripe and p.ring = outbox.ring(purge.namespace) and p.namespace = purge.namespace

@@ -28,7 +28,8 @@ type survey struct {
 	began     time.Time         // the round that list is of; zero: there is none yet
 	took      time.Duration     // that round; 0: it is not over
 	published time.Time
-	cut       bool          // there are more tenants than surveyMost
+	forgot    int           // the last round in which there were more tenants than surveyMost; 0: none
+	cut       bool          // it is the round that list is of
 	err       error         // of the last step
 	first     chan struct{} // closed when the first round is over, or has failed
 }
@@ -173,7 +174,7 @@ func (v *survey) note(name string, due *time.Time, round int, now time.Time) {
 	w := v.known[name]
 	if w == nil {
 		if len(v.known) >= surveyMost+surveyMost/10 {
-			v.forget()
+			v.forget(round)
 		}
 		w = &waits{Name: name}
 		v.known[name] = w
@@ -198,9 +199,9 @@ func (v *survey) note(name string, due *time.Time, round int, now time.Time) {
 	}
 }
 
-// forget leaves surveyMost tenants: those that have waited longest.
-func (v *survey) forget() {
-	v.cut = true
+// forget leaves surveyMost tenants, those that have waited longest.
+func (v *survey) forget(round int) {
+	v.forgot = round
 	all := v.sorted(0)
 	for _, w := range all[surveyMost:] {
 		delete(v.known, w.Name)
@@ -209,7 +210,7 @@ func (v *survey) forget() {
 
 // publish makes the list anew.
 func (v *survey) publish(round int, began time.Time, took time.Duration) {
-	v.list, v.began, v.took, v.published = v.sorted(round), began, took, time.Now()
+	v.list, v.began, v.took, v.published, v.cut = v.sorted(round), began, took, time.Now(), v.forgot == round
 }
 
 // sorted are the tenants seen in a round or later, longest wait first, without their lines.
