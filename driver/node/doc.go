@@ -16,7 +16,7 @@
 //	ledger.go    lets the message leave
 //
 // run.go has the order of the loop's steps. Beside them it has duties (duties.go): it extends
-// leases, sends heartbeats, takes expired messages back, prunes, and reads the settings again.
+// leases, sends heartbeats, takes expired messages back, prunes (prune.go, beside the steps), and reads the settings again.
 // When it claims is the business of pace.go, what it does while the database fails that of
 // backoff.go.
 // observe.go tells an [Observer] all of it, for metrics.

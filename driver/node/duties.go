@@ -20,7 +20,7 @@ func (l *loop) attend(ctx context.Context) {
 	l.failures.write(l.log, l.clock(), l.draining)
 	l.logCrowds()
 	l.attendTo(ctx, &l.duties.heartbeat, l.config.HeartbeatEvery, l.beat)
-	l.attendTo(ctx, &l.duties.prune, l.config.PruneEvery, l.prune)
+	l.prune(ctx)
 	l.attendTo(ctx, &l.duties.obstacles, obstaclesEvery, l.logObstacles)
 	l.attendTo(ctx, &l.duties.observe, l.config.HeartbeatEvery, l.observe)
 	l.survey(ctx)
@@ -31,16 +31,28 @@ func (l *loop) attend(ctx context.Context) {
 // attendTo does a duty if it is time for it. The duty's next time is set before it is done, so
 // that do can set another. It reports false where the duty failed.
 func (l *loop) attendTo(ctx context.Context, d *duty, every time.Duration, do func(context.Context) error) bool {
-	now := l.clock()
-	if d.off || now < d.at || now < l.backoff.dutiesAt {
-		d.at = max(d.at, l.backoff.dutiesAt)
+	if !l.isTimeFor(d) {
 		return true
 	}
-	d.at = now + int64(jitter(every))
+	before := l.clock()
+	d.at = before + int64(jitter(every))
 	call, cancel := context.WithTimeout(ctx, l.patience())
 	defer cancel()
 	err := do(call)
-	l.attended(ctx, now, d, err)
+	l.attended(ctx, d, l.since(before), err)
+	return err == nil
+}
+
+// isTimeFor reports whether a duty is due; none is while the database is away.
+func (l *loop) isTimeFor(d *duty) bool {
+	d.at = max(d.at, l.backoff.dutiesAt)
+	return !d.off && l.clock() >= d.at
+}
+
+// attended draws the conclusions from how a duty has ended.
+func (l *loop) attended(ctx context.Context, d *duty, took time.Duration, err error) {
+	l.observeDuty(ctx, d, took, err)
+	now := l.clock()
 	switch {
 	case err == nil:
 	case away(err):
@@ -50,7 +62,6 @@ func (l *loop) attendTo(ctx context.Context, d *duty, every time.Duration, do fu
 		d.loggedAt = now
 		l.log.Warn("a regular duty failed", "error", err)
 	}
-	return err == nil
 }
 
 // readSettings reads the outbox's settings again: operators change them while nodes run.

@@ -10,6 +10,9 @@ type duty struct {
 	loggedAt int64 // clock time when the log was last told that the database refuses it; 0: never
 }
 
+// never is a clock time that does not come.
+const never = int64(1) << 62
+
 // soon makes the duty due now.
 func (d *duty) soon() { d.at = 0 }
 
@@ -20,7 +23,7 @@ type duties struct {
 
 // next is the clock time when the next duty is due.
 func (d *duties) next() int64 {
-	next := int64(1) << 62 // does not come
+	next := never
 	for _, one := range []*duty{&d.settings, &d.extend, &d.rescue, &d.heartbeat, &d.prune, &d.obstacles, &d.observe, &d.events} {
 		if !one.off {
 			next = min(next, one.at)

@@ -65,6 +65,7 @@ func (l *loop) end(ctx context.Context) error {
 	} else if cause == nil && l.ending == nil {
 		l.pruneWhatItSettled(ctx)
 	}
+	l.endPrune()
 	l.turned(true)
 	l.failures.write(l.log, l.clock(), true)
 	l.say("ended", "done", l.stats.done.Load(), "retried", l.stats.retried.Load(), "failed", l.stats.failed.Load(),

@@ -11,7 +11,7 @@ import (
 )
 
 // loop is one run of a node. All of it belongs to the goroutine that runs it; only the
-// dispatcher and the counters are shared with deliveries, and calls that settle are made beside it. What it knows of the messages in
+// dispatcher and the counters are shared with deliveries, and calls that settle and prune are made beside it. What it knows of the messages in
 // flight stands in ledger, when it claims in pace, what it does while the database fails in
 // backoff; the steps that work on them are in files of their own, and their order in run.
 type loop struct {
@@ -59,8 +59,12 @@ type loop struct {
 	seen      seen // what the observer is told of the database
 	failures  failureReport
 	crowdedAt int64 // clock time when the log was last told of a crowd; 0: never
-	pruned    int64 // messages deleted so far
-	pruneMore bool  // the last prune left some that can go
+
+	pruneBeside bool               // it can be made beside the other calls
+	cutPruning  context.CancelFunc // breaks off the prune that is under way; nil: none is
+	prunes      chan prune         // that prune, once it is over
+	prunedSoFar int64              // messages
+	pruneMore   bool               // the last prune left some that can go
 
 	draining   bool
 	drainUntil int64 // clock time when deliveries are cut short

@@ -25,8 +25,9 @@ type Node struct {
 	used      atomic.Bool
 }
 
-// New makes a node. db is best a *pgxpool.Pool of three connections or more: settles are made beside
-// claims then, one at a time with any other db. It stays the caller's to close. The error names the field of config that no node could work with.
+// New makes a node. db is best a *pgxpool.Pool of three connections or more, and one more where the node surveys: settles
+// and prunes are made beside claims then. With two connections settles are, and with any other db all calls are made one
+// at a time. It stays the caller's to close. The error names the field of config that no node could work with.
 func New(db driver.DB, config Config) (*Node, error) {
 	config, err := config.withDefaults()
 	if err != nil {

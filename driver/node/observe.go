@@ -175,10 +175,10 @@ func (l *loop) called(ctx context.Context, c Call) {
 // since is how long ago a clock time was.
 func (l *loop) since(before int64) time.Duration { return time.Duration(l.clock() - before) }
 
-// attended tells the observer of a duty that was done, or failed. That a duty works says little: it
+// observeDuty tells the observer of a duty that was done, or failed. That a duty works says little: it
 // may have had nothing to ask for. A heartbeat always asks; where the node makes no claims, a
 // heartbeat that works makes up for a call that failed before.
-func (l *loop) attended(ctx context.Context, before int64, d *duty, err error) {
+func (l *loop) observeDuty(ctx context.Context, d *duty, took time.Duration, err error) {
 	if err != nil && ctx.Err() != nil {
 		return
 	}
@@ -188,7 +188,7 @@ func (l *loop) attended(ctx context.Context, before int64, d *duty, err error) {
 			l.seen.failed = ""
 		}
 	}
-	l.config.Observer.Called(Call{Name: l.duties.name(d), Took: l.since(before), Err: err})
+	l.config.Observer.Called(Call{Name: l.duties.name(d), Took: took, Err: err})
 }
 
 // name is the name of one of the duties.

@@ -100,7 +100,7 @@ func TestObserveFailures(t *testing.T) {
 		return func() { l.called(ctx, Call{Name: name, Err: err}) }
 	}
 	beat := func(ctx context.Context, err error) func() {
-		return func() { l.attended(ctx, 3, &l.duties.heartbeat, err) }
+		return func() { l.observeDuty(ctx, &l.duties.heartbeat, 4, err) }
 	}
 	for i, step := range []struct {
 		do         func()

@@ -2,44 +2,112 @@ package node
 
 import (
 	"context"
+	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
 )
 
 // pruneRest: after a full chunk the loop leaves prune alone for so many times as long as that
-// chunk took. While there is more, prune takes a quarter of the loop's time, and the
-// claims and settles the rest. A chunk of 1,000 that takes 25 ms makes 10,000 a second.
+// chunk took. While there is more, prune takes a quarter of a connection's time. A chunk of 1,000 that
+// takes 10 ms makes 25,000 a second.
 const pruneRest = 3
 
-// prune deletes a chunk of what has outlived its retention, and comes again soon where
-// there is more.
-func (l *loop) prune(ctx context.Context) error {
-	before := l.clock()
-	n, err := driver.Prune(ctx, l.db, maxRows)
-	l.pruned += int64(n)
-	if l.pruneMore = n == maxRows; l.pruneMore {
-		now := l.clock()
-		l.duties.prune.at = now + pruneRest*(now-before)
+// prune is a call, which has ended, that deletes a chunk of what has outlived its retention.
+type prune struct {
+	messages int
+	err      error
+	took     time.Duration
+}
+
+func callPrune(ctx context.Context, db driver.Querier) prune {
+	before := time.Now()
+	n, err := driver.Prune(ctx, db, maxRows)
+	return prune{n, err, time.Since(before)}
+}
+
+// prune is a duty: it begins to delete a chunk where that is due. Only one call is under way.
+func (l *loop) prune(ctx context.Context) {
+	if l.cutPruning == nil && l.isTimeFor(&l.duties.prune) && !l.beginPrune(ctx) {
+		l.pruned(ctx, <-l.prunes)
 	}
-	return err
+}
+
+// beginPrune makes the call in a goroutine of its own, so that the loop claims, reads and settles meanwhile, and
+// reports true. The loop draws the conclusions from the answer; the goroutine touches nothing of the loop. False:
+// the pool has no connection to spare for that, so the call has ended.
+func (l *loop) beginPrune(ctx context.Context) bool {
+	l.duties.prune.at = never // until it is over
+	call, cancel := context.WithTimeout(ctx, l.patience())
+	l.cutPruning = cancel
+	db, prunes := l.db, l.prunes
+	if !l.pruneBeside {
+		prunes <- callPrune(call, db)
+		return false
+	}
+	go func() { prunes <- callPrune(call, db) }()
+	return true
+}
+
+// takePruned takes over a prune that has come back.
+func (l *loop) takePruned(ctx context.Context) {
+	select {
+	case p := <-l.prunes:
+		l.pruned(ctx, p)
+	default:
+	}
+}
+
+// pruned draws the conclusions from a prune; where it left some, the next one comes soon.
+func (l *loop) pruned(ctx context.Context, p prune) {
+	l.countPruned(p)
+	next := jitter(l.config.PruneEvery)
+	if l.pruneMore {
+		next = pruneRest * p.took
+	}
+	l.duties.prune.at = l.clock() + int64(next)
+	l.attended(ctx, &l.duties.prune, p.took, p.err)
+}
+
+// countPruned notes what a prune has deleted, and that none is under way.
+func (l *loop) countPruned(p prune) {
+	l.cutPruning()
+	l.cutPruning = nil
+	l.prunedSoFar += int64(p.messages)
+	l.pruneMore = p.messages == maxRows
 }
 
 // pruneWhatItSettled goes on at the end of a Once until that has pruned as many messages
 // as it has settled, and a chunk more: else the outbox would grow with each. It stops at
 // the first error: the next one goes on.
 func (l *loop) pruneWhatItSettled(ctx context.Context) {
-	for l.pruneMore && ctx.Err() == nil && l.pruned < l.stats.done.Load()+l.stats.failed.Load()+maxRows {
+	for {
+		if l.cutPruning != nil {
+			select {
+			case p := <-l.prunes:
+				l.countPruned(p)
+				if p.err != nil {
+					l.log.Warn("a regular duty failed", "error", p.err)
+				}
+			case <-ctx.Done():
+			case <-l.drain: // it was told to end
+			}
+		}
 		select {
-		case <-l.drain: // it was told to end
+		case <-l.drain:
 			return
 		default:
 		}
-		call, cancel := context.WithTimeout(ctx, l.patience())
-		err := l.prune(call)
-		cancel()
-		if err != nil {
-			l.log.Warn("a regular duty failed", "error", err)
+		if ctx.Err() != nil || !l.pruneMore || l.prunedSoFar >= l.stats.done.Load()+l.stats.failed.Load()+maxRows {
 			return
 		}
+		l.beginPrune(ctx)
+	}
+}
+
+// endPrune breaks off the prune that is under way: it may take longer than the end has time for, and another node goes on.
+func (l *loop) endPrune() {
+	if l.cutPruning != nil {
+		l.cutPruning()
+		l.countPruned(<-l.prunes)
 	}
 }

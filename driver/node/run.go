@@ -8,7 +8,7 @@ import (
 // run is the loop: the order of its steps, again and again until it ends. No step waits for a
 // sink (INV-11), and each that asks the database gives up after l.patience.
 //
-//	take     what has been delivered, from the dispatcher, and what was settled
+//	take     what has been delivered, from the dispatcher, and what was settled and pruned
 //	attend   the regular duties that are due: leases are extended also while settles fail, and
 //	         a claim finds what was just rescued
 //	settle   what has been delivered, beside the steps that follow
@@ -25,6 +25,7 @@ func (l *loop) run(ctx context.Context) error {
 		}
 		l.takeDelivered()
 		l.takeSettled(ctx)
+		l.takePruned(ctx)
 		l.attend(ctx)
 		l.settle(ctx)
 		l.readOn(ctx)
@@ -85,6 +86,8 @@ func (l *loop) wait(ctx context.Context) {
 	case <-l.dispatch.wake:
 	case answers := <-l.answers:
 		l.settled(ctx, answers)
+	case p := <-l.prunes:
+		l.pruned(ctx, p)
 	case <-timer.C:
 	}
 }

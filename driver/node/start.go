@@ -45,8 +45,15 @@ func (l *loop) start(ctx context.Context, usage *budget.Inflight, maxClaims int)
 		}
 	}
 	pool, ok := l.db.(*pgxpool.Pool)
-	l.sideBySide = ok && pool.Config().MaxConns > 1
-	l.answers = make(chan []settleAnswer, 1)
+	if ok {
+		// Prunes are made beside the other calls only where all of those have a connection nevertheless.
+		others := int32(2) // claims and settles
+		if c.Survey.Every > 0 {
+			others++
+		}
+		l.sideBySide, l.pruneBeside = pool.Config().MaxConns > 1, pool.Config().MaxConns > others
+	}
+	l.answers, l.prunes = make(chan []settleAnswer, 1), make(chan prune, 1)
 	l.shards, l.shardsGiven = c.Shards, c.Shards == nil && l.live
 	if c.Shards == nil && !l.live {
 		for shard := range l.outbox.ShardCount {
