@@ -79,13 +79,13 @@ func (r *modelRun) failDestination(ctx context.Context, ids []int64) error {
 	var charged, behind []int64
 	for i, id := range ids {
 		m := r.model.messages[id]
-		isHeld, isProbe := r.model.holds(m)
-		counts := isProbe || !isHeld
+		isHeld, isProbe, isOld := r.model.holds(m)
+		counts := isProbe || !isHeld && !isOld
 		if counts {
 			r.model.reports = append(r.model.reports, modelReport{kinds[i], modelProbe{id, m.Token}, m.modelLane, shared[i], max(held[i], 0), []int64{id}})
 		}
 		switch {
-		case !isHeld && kinds[i] != "busy" && kinds[i] != "gone":
+		case counts && !isHeld && kinds[i] != "busy" && kinds[i] != "gone":
 			r.attempted(m)
 			m.Ripe = false
 			charged = append(charged, id)
@@ -173,7 +173,7 @@ func (r *modelRun) destination(ctx context.Context) error {
 func (r *modelRun) probes() []int64 {
 	beside := r.rng.IntN(4) == 0
 	return slices.DeleteFunc(r.in("claimed"), func(id int64) bool {
-		held, probe := r.model.holds(r.model.messages[id])
+		held, probe, _ := r.model.holds(r.model.messages[id])
 		return !probe && (!held || !beside)
 	})
 }

@@ -236,7 +236,7 @@ func (o *modelOutbox) failed(d *modelDestination, isAll bool, r modelReport, fre
 // another namespace, of fewer than holdAfter since the last step, the hold is as long as the last one was: one
 // step less.
 func (o *modelOutbox) another(d *modelDestination, namespace string) int {
-	if d.State == "held" && d.Step > 0 && len(d.FailedOf) < o.holdAfter-1 && !slices.Contains(d.FailedOf, namespace) {
+	if d.State == "held" && d.Step > 0 && len(d.FailedOf) < o.holdAfter && !slices.Contains(d.FailedOf, namespace) {
 		d.FailedOf = slices.Sorted(slices.Values(append(d.FailedOf, namespace)))
 		return 1
 	}
@@ -340,15 +340,18 @@ func (o *modelOutbox) up(ids []int64) []modelReport {
 	return reports
 }
 
-// holds says what holds a message's destination: nothing, a hold, and whether the message is its probe.
-func (o *modelOutbox) holds(m *modelMessage) (held, probe bool) {
+// holds says what holds a message's destination: nothing, a hold, and whether the message is its probe. old: it was
+// claimed before a hold of it was lifted.
+func (o *modelOutbox) holds(m *modelMessage) (held, probe, old bool) {
 	for _, lane := range []modelLane{m.modelLane, {Queue: m.Queue}} {
-		if d := o.destination(lane); d.State == "held" {
+		d := o.destination(lane)
+		if d.State == "held" {
 			held = true
 			probe = probe || d.Probe == modelProbe{m.ID, m.Token}
 		}
+		old = old || m.Token < d.LiftToken
 	}
-	return held, probe
+	return held, probe, old
 }
 
 // tried notes the probes among the rows that a claim returned.

@@ -19,10 +19,11 @@ as $$
 --   busy         it asked for time: holds says how much
 --   gone         it is no more
 --
--- An attempt at a destination that is held already, or is from now on since it is busy or gone, is not
--- charged: the message is due as it was, or, where its report counts, config.hold_base from now, behind
--- the others. All else is as retry() does it. shared says of each whether other namespaces' messages of the route go to the
--- same endpoint. What is claimed before a claim has read the reports goes on.
+-- What fails at a destination that is held, or was claimed before the last hold of it was lifted, says nothing
+-- of it: it is not reported, not charged, and due as it was. What is reported of a destination that is held, the
+-- probe, or that is held from now on, since it is busy or gone, is not charged either, and due config.hold_base
+-- from now, behind the others. All else is as retry() does it. shared says of each whether other namespaces'
+-- messages of the route go to the same endpoint. What is claimed before a claim has read the reports goes on.
 declare
   v_now  timestamptz;
   v_base interval;
@@ -58,21 +59,21 @@ begin
       select d.* from outbox.claimed as d where d.id = x.id and d.claim_token + 0 = x.token for update
     ) as c
   ), f as materialized (
-    select u.*, s.held, s.probe, s.held or u.kind in ('busy', 'gone') as uncharged
+    select u.*, s.held, s.counts, s.held or not s.counts or u.kind in ('busy', 'gone') as uncharged
     from u
     cross join lateral (
       select coalesce(bool_or(d.state = 'held'), false) as held,
-             coalesce(bool_or(d.state = 'held' and (d.probe_id, d.probe_token) = (u.id, u.claim_token)), false) as probe
-      from (select d.* from outbox.destination as d
-            where d.state in ('held', 'recovering') and d.task_queue = u.task_queue and d.namespace = u.namespace
+             coalesce(bool_or(d.state = 'held' and (d.probe_id, d.probe_token) = (u.id, u.claim_token)), false)
+               or not coalesce(bool_or(d.state = 'held' or u.claim_token < d.lift_token -- where the database went back, its token says nothing
+                                                           and d.lift_token <= (select t.last_value from outbox.claim_token as t)), false) as counts
+      from (select d.* from outbox.destination as d where d.task_queue = u.task_queue and d.namespace = u.namespace
             union all
-            select d.* from outbox.destination as d
-            where d.state in ('held', 'recovering') and d.task_queue = u.task_queue and d.namespace is null) as d
+            select d.* from outbox.destination as d where d.task_queue = u.task_queue and d.namespace is null) as d
     ) as s
   ), reported as (
     insert into outbox.report (at, kind, message_id, claim_token, namespace, task_queue, shared, hold, node, reason)
     select v_now, f.kind, f.id, f.claim_token, f.namespace, f.task_queue, f.shared, greatest(f.hold, '0'), f.claimed_by, left(f.error, 500)
-    from f where f.probe or not f.held
+    from f where f.counts
     order by f.id
   ), back as (
     delete from outbox.claimed as d
@@ -80,11 +81,13 @@ begin
   ), logged as (
     insert into outbox.failure (id, attempt, at, node, error)
     select f.id, f.attempt, v_now, f.claimed_by,
-           f.error || case when f.held then ' (not charged: its destination is held)' else ' (not charged: its destination is held from now on)' end
+           f.error || case when f.held then ' (not charged: its destination is held)'
+                           when f.counts then ' (not charged: its destination is held from now on)'
+                           else ' (not charged: claimed before the hold of its destination was lifted)' end
     from f where f.uncharged
   ), again as (
     insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, ripe, attempt, payload_bytes)
-    select f.id, f.namespace, f.task_queue, f.shard, case when f.probe or not f.held then v_now + v_base else f.visible_after end, f.held and not f.probe,
+    select f.id, f.namespace, f.task_queue, f.shard, case when f.counts then v_now + v_base else f.visible_after end, not f.counts,
            greatest(f.attempt - 1, 0), f.payload_bytes
     from f where f.uncharged
     returning p.id

@@ -90,7 +90,7 @@ begin
     destination.held_since := fold_report.now;
   end if;
 
-  if v_is_all and v_held and (fold_report.destination).step > 0 and cardinality((fold_report.destination).failed_of) < v_after - 1
+  if v_is_all and v_held and (fold_report.destination).step > 0 and cardinality((fold_report.destination).failed_of) < v_after
      and (fold_report.report).namespace <> all ((fold_report.destination).failed_of) then
     destination.failed_of := (fold_report.destination).failed_of || (fold_report.report).namespace;
     v_step := v_step - 1; -- as long as the last one

@@ -1215,7 +1215,7 @@ begin
     destination.held_since := fold_report.now;
   end if;
 
-  if v_is_all and v_held and (fold_report.destination).step > 0 and cardinality((fold_report.destination).failed_of) < v_after - 1
+  if v_is_all and v_held and (fold_report.destination).step > 0 and cardinality((fold_report.destination).failed_of) < v_after
      and (fold_report.report).namespace <> all ((fold_report.destination).failed_of) then
     destination.failed_of := (fold_report.destination).failed_of || (fold_report.report).namespace;
     v_step := v_step - 1; -- as long as the last one
@@ -1757,6 +1757,109 @@ end $$;
 comment on function outbox.explain_claim is 'What claim_fair would do now, and why; writes nothing';
 revoke all on function outbox.explain_claim from public;
 -- <<< sql/functions/explain_claim.sql
+
+-- >>> sql/functions/fail_destination.sql
+-- requires: bad_argument.sql check_settle.sql failed_attempts.sql span.sql
+create or replace function outbox.fail_destination(
+  ids bigint[], tokens bigint[], kinds text[], errors text[] default null, holds interval[] default null,
+  shared boolean[] default null)
+returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Gives messages back that failed by their destination's doing, not by their own, and reports that, so
+-- that claims hold back what goes there. As complete(). kinds says, of each, what was seen:
+--
+--   unreachable  no connection, or an answer that whoever calls would get
+--   broken       the destination broke on the message, perhaps on this one alone
+--   busy         it asked for time: holds says how much
+--   gone         it is no more
+--
+-- What fails at a destination that is held, or was claimed before the last hold of it was lifted, says nothing
+-- of it: it is not reported, not charged, and due as it was. What is reported of a destination that is held, the
+-- probe, or that is held from now on, since it is busy or gone, is not charged either, and due config.hold_base
+-- from now, behind the others. All else is as retry() does it. shared says of each whether other namespaces'
+-- messages of the route go to the same endpoint. What is claimed before a claim has read the reports goes on.
+declare
+  v_now  timestamptz;
+  v_base interval;
+begin
+  perform outbox.check_settle('fail_destination', fail_destination.ids, fail_destination.tokens);
+  if fail_destination.kinds is null then
+    perform outbox.bad_argument('fail_destination', 'kinds', 'is null', 'Give one for each id: unreachable, broken, busy or gone.');
+  elsif cardinality(fail_destination.kinds) <> cardinality(fail_destination.ids) then
+    perform outbox.bad_argument('fail_destination', 'kinds', 'has another length than ids', 'Give one for each id.');
+  elsif exists (select from unnest(fail_destination.kinds) as k(kind)
+                where k.kind is null or k.kind not in ('unreachable', 'broken', 'busy', 'gone')) then
+    perform outbox.bad_argument('fail_destination', 'kinds', 'has an unknown element',
+      'Give unreachable, broken, busy or gone.');
+  elsif cardinality(fail_destination.errors) <> cardinality(fail_destination.ids) then
+    perform outbox.bad_argument('fail_destination', 'errors', 'has another length than ids', 'Give one for each id, or null.');
+  elsif cardinality(fail_destination.holds) <> cardinality(fail_destination.ids) then
+    perform outbox.bad_argument('fail_destination', 'holds', 'has another length than ids', 'Give one for each id, or null.');
+  elsif cardinality(fail_destination.shared) <> cardinality(fail_destination.ids) then
+    perform outbox.bad_argument('fail_destination', 'shared', 'has another length than ids', 'Give one for each id, or null.');
+  end if;
+  v_now := clock_timestamp();
+  v_base := outbox.span((select c.hold_base from outbox.config as c));
+  return query
+  with u as materialized ( -- what is still claimed so, locked in the order of the ids, as all settles do
+    select c.*, x.kind, x.hold, coalesce(x.shared, false) as shared,
+           case when length(x.error) > 2000 then left(x.error, 999) || '…' || right(x.error, 1000)
+                else coalesce(nullif(x.error, ''), 'no reason given') end as error
+    from (select distinct on (x.id, x.token) x.*
+          from unnest(fail_destination.ids, fail_destination.tokens, fail_destination.kinds, fail_destination.errors,
+                      fail_destination.holds, fail_destination.shared) as x(id, token, kind, error, hold, shared)
+          order by x.id, x.token) as x
+    cross join lateral (
+      select d.* from outbox.claimed as d where d.id = x.id and d.claim_token + 0 = x.token for update
+    ) as c
+  ), f as materialized (
+    select u.*, s.held, s.counts, s.held or not s.counts or u.kind in ('busy', 'gone') as uncharged
+    from u
+    cross join lateral (
+      select coalesce(bool_or(d.state = 'held'), false) as held,
+             coalesce(bool_or(d.state = 'held' and (d.probe_id, d.probe_token) = (u.id, u.claim_token)), false)
+               or not coalesce(bool_or(d.state = 'held' or u.claim_token < d.lift_token -- where the database went back, its token says nothing
+                                                           and d.lift_token <= (select t.last_value from outbox.claim_token as t)), false) as counts
+      from (select d.* from outbox.destination as d where d.task_queue = u.task_queue and d.namespace = u.namespace
+            union all
+            select d.* from outbox.destination as d where d.task_queue = u.task_queue and d.namespace is null) as d
+    ) as s
+  ), reported as (
+    insert into outbox.report (at, kind, message_id, claim_token, namespace, task_queue, shared, hold, node, reason)
+    select v_now, f.kind, f.id, f.claim_token, f.namespace, f.task_queue, f.shared, greatest(f.hold, '0'), f.claimed_by, left(f.error, 500)
+    from f where f.counts
+    order by f.id
+  ), back as (
+    delete from outbox.claimed as d
+    where d.id = any (array(select f.id from f where f.uncharged))
+  ), logged as (
+    insert into outbox.failure (id, attempt, at, node, error)
+    select f.id, f.attempt, v_now, f.claimed_by,
+           f.error || case when f.held then ' (not charged: its destination is held)'
+                           when f.counts then ' (not charged: its destination is held from now on)'
+                           else ' (not charged: claimed before the hold of its destination was lifted)' end
+    from f where f.uncharged
+  ), again as (
+    insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, ripe, attempt, payload_bytes)
+    select f.id, f.namespace, f.task_queue, f.shard, case when f.counts then v_now + v_base else f.visible_after end, not f.counts,
+           greatest(f.attempt - 1, 0), f.payload_bytes
+    from f where f.uncharged
+    returning p.id
+  )
+  select a.id from again as a;
+  return query -- of the rest, which are claimed still
+  select f.id from outbox.failed_attempts(fail_destination.ids, fail_destination.tokens, fail_destination.errors, null, false) as f;
+end $$;
+comment on function outbox.fail_destination is 'Gives messages back whose destination failed; the ids settled, the rest were lost';
+revoke all on function outbox.fail_destination from public;
+-- <<< sql/functions/fail_destination.sql
 
 -- >>> sql/functions/failed.sql
 -- requires: bad_argument.sql check_key.sql
