@@ -10,7 +10,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 
 # Not cached: a test's result depends on the PostgreSQL that it finds as well.
-GOTEST := go test -count=1 -p 2 -timeout 30m $(RACE)
+GOTEST := go test -count=1 -p 2 -timeout 60m $(RACE)
 
 # Installs a package where this user may, and says so; apt-get's steps and errors, too.
 # What is there in the end, or is not, whoever needs it says.
