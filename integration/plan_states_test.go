@@ -117,8 +117,13 @@ func stateCalls() map[string]stateCall {
 		"claim_fair, held":       stateBeside("held", stateCall{sql: `select count(*) from outbox.claim_fair('n', outbox.all_shards(), $1)`, with: `select $1::int`, row: 30, fixed: 800, sizes: []int{10, 1000}}),
 		"observe":                stateBeside("held", stateCall{sql: `select count(*) from outbox.observe(($1::text[]), array_fill('q'::text, array[cardinality($1::text[])]))`, with: `select array_agg('cns' || n) from generate_series(1, $1) as n`, row: 20, sizes: []int{10, 1000}}),
 		"prune, destinations":    stateBeside("well", stateOne(`select outbox.prune('100 days', $1)`, `select $1::int`, 600)),
-		"purge, destinations":    stateBeside("failing", stateOne(`select purged from outbox.purge('cns1', 10, 9223372036854775806 + $1)`, `select least($1, 1)::bigint`, 400)),
-		"hold and lift":          stateBeside("held", stateOne(`select outbox.hold('cns' || $1::int, 'q'), outbox.lift('cns' || $1::int, 'q'), outbox.lift(null, 'q'), outbox.set_shared('q', true)`, `select $1::int`, 120)),
+		"prune, holds": {
+			sql: `select outbox.prune('100 days', $1)`, with: `select $1::int`, fixed: 1500, sizes: []int{1},
+			beside: `insert into outbox.destination (namespace, task_queue, state, held_since, held_until, changed_at)
+				select 'cns' || n, 'q', 'held', now(), now() - interval '2 days' - n * interval '1 s', now() from generate_series(0, 1999) as n`,
+		},
+		"purge, destinations": stateBeside("failing", stateOne(`select purged from outbox.purge('cns1', 10, 9223372036854775806 + $1)`, `select least($1, 1)::bigint`, 400)),
+		"hold and lift":       stateBeside("held", stateOne(`select outbox.hold('cns' || $1::int, 'q'), outbox.lift('cns' || $1::int, 'q'), outbox.lift(null, 'q'), outbox.set_shared('q', true)`, `select $1::int`, 120)),
 		"hold_events": {
 			sql: `select count(*) from outbox.hold_events($1)`, with: `select $1::int`, row: 4, sizes: []int{10, 1000},
 			beside: `insert into outbox.hold_event (at, event, task_queue, since) select now(), 'held', 'q', now() from generate_series(1, 1500);

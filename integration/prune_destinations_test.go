@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 )
@@ -31,6 +32,59 @@ func TestPruneDestinations(t *testing.T) {
 	}
 	if got := list[string](t, db.Pool, "select e.event || ' ' || e.namespace || ' ' || extract(day from e.at - e.since) from outbox.hold_events() as e"); !slices.Equal(got, []string{"lifted left 9"}) {
 		t.Errorf("prune() tells %q of holds", got)
+	}
+}
+
+// Holds that stay, since messages wait for them, are in the way of none that can go, however many they are and
+// whenever their time was over: at one moment, say.
+func TestPruneDestinationsInTurn(t *testing.T) {
+	t.Parallel()
+	db := setUp(t, "select outbox.enqueue(n::text, 'q', n::text, ''), outbox.pause(n::text) from generate_series(1, 300) as n")
+	hold := func(namespace string, days int) {
+		run(t, db.Pool, `
+			insert into outbox.destination (namespace, task_queue, state, held_since, held_until, changed_at)
+			values ($1, 'q', 'held', now() - interval '90 days', date_trunc('day', now()) - $2 * interval '1 day', now())`, namespace, days)
+	}
+	for n := range 300 {
+		hold(fmt.Sprint(n+1), 30+n%2)
+	}
+	for _, days := range []int{20, 31, 40, 20} {
+		hold("left", days)
+		for range 12 {
+			run(t, db.Pool, "select outbox.prune()")
+		}
+		if n := one[int](t, db.Pool, "select count(*) from outbox.destination where namespace = 'left'"); n != 0 {
+			t.Fatalf("prune() leaves a hold that was over for %d days, beside 300 that stay", days)
+		}
+	}
+	if n := one[int](t, db.Pool, "select count(*) from outbox.destination"); n != 300 {
+		t.Errorf("%d holds are left, want 300", n)
+	}
+}
+
+// A destination stays as long as its probe is out, and until what that has come to is read: else the outcome
+// would be that of a destination that nothing is known of (INV-16).
+func TestPruneProbeOut(t *testing.T) {
+	t.Parallel()
+	db := setUp(t, "select outbox.enqueue('n', 'q', 'k', ''), outbox.hold('n', 'q')")
+	run(t, db.Pool, "update outbox.destination set held_since = now() - interval '9 days', held_until = now() - interval '2 days', changed_at = now() - interval '9 days'")
+	probe := claimOne(t, db.Pool, "n1")
+	state := func() string {
+		run(t, db.Pool, "select outbox.prune()")
+		return one[string](t, db.Pool, "select coalesce(min(d.state), 'forgotten') from outbox.destination as d")
+	}
+	if got := state(); got != "held" {
+		t.Errorf("while the probe is out, it is %s", got)
+	}
+	if !settle(t, db.Pool, "complete", probe.ID, probe.Token) {
+		t.Fatal("the probe was lost")
+	}
+	if got := state(); got != "held" {
+		t.Errorf("while nobody has read that the probe came through, it is %s", got)
+	}
+	claim(t, db.Pool, "n1", 1)
+	if got := state(); got != "recovering" {
+		t.Errorf("after that, it is %s", got)
 	}
 }
 

@@ -16,13 +16,14 @@ const pruneRest = 3
 type prune struct {
 	messages int
 	err      error
-	took     time.Duration
+	began    int64 // clock times
+	ended    int64
 }
 
-func callPrune(ctx context.Context, db driver.Querier) prune {
-	before := time.Now()
+func callPrune(ctx context.Context, db driver.Querier, clock func() int64) prune {
+	before := clock()
 	n, err := driver.Prune(ctx, db, maxRows)
-	return prune{n, err, time.Since(before)}
+	return prune{n, err, before, clock()}
 }
 
 // prune is a duty: it begins to delete a chunk where that is due. Only one call is under way.
@@ -39,12 +40,12 @@ func (l *loop) beginPrune(ctx context.Context) bool {
 	l.duties.prune.at = never // until it is over
 	call, cancel := context.WithTimeout(ctx, l.patience())
 	l.cutPruning = cancel
-	db, prunes := l.db, l.prunes
+	db, prunes, clock := l.db, l.prunes, l.clock
 	if !l.pruneBeside {
-		prunes <- callPrune(call, db)
+		prunes <- callPrune(call, db, clock)
 		return false
 	}
-	go func() { prunes <- callPrune(call, db) }()
+	go func() { prunes <- callPrune(call, db, clock) }()
 	return true
 }
 
@@ -60,12 +61,12 @@ func (l *loop) takePruned(ctx context.Context) {
 // pruned draws the conclusions from a prune; where it left some, the next one comes soon.
 func (l *loop) pruned(ctx context.Context, p prune) {
 	l.countPruned(p)
-	next := jitter(l.config.PruneEvery)
-	if l.pruneMore {
-		next = pruneRest * p.took
+	took := p.ended - p.began
+	l.duties.prune.at = p.began + int64(jitter(l.config.PruneEvery))
+	if l.pruneMore { // the rest began when the call ended: the loop may have seen that much later
+		l.duties.prune.at = p.ended + pruneRest*took
 	}
-	l.duties.prune.at = l.clock() + int64(next)
-	l.attended(ctx, &l.duties.prune, p.took, p.err)
+	l.attended(ctx, &l.duties.prune, time.Duration(took), p.err)
 }
 
 // countPruned notes what a prune has deleted, and that none is under way.

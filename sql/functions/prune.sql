@@ -1,4 +1,4 @@
--- requires: bad_argument.sql span.sql lock_class.sql node_lock.sql fold_lock.sql redrive.sql
+-- requires: bad_argument.sql span.sql lock_class.sql node_lock.sql fold_lock.sql redrive.sql gate.sql
 create or replace function outbox.prune(older_than interval default null, max int default 1000, failed boolean default false)
 returns int
 language plpgsql security definer
@@ -21,6 +21,8 @@ declare
   v_ids     bigint[];
   v_tids    tid[];
   v_done    int := 0;
+  v_now     timestamptz;
+  v_edge    bigint; -- up to where holds have been looked at
   v_node    text;
   v_newest  outbox.walk; -- the walk of the node that claimed last
   v_kept    interval := (select c.retention from outbox.config as c);
@@ -68,25 +70,37 @@ begin
       where i.state <> 'held' and i.shared is null
         and i.changed_at < clock_timestamp() - (select interval '1 day' + 2 * outbox.span(c.retry_cap) from outbox.config as c)
       order by i.changed_at limit 100));
-    -- Held, and nothing has been there to be tried for a day: mostly its tenant has left.
-    with gone as (
-      delete from outbox.destination as d where d.ctid = any (array(
-        select h.ctid
-        from (select i.ctid, i.namespace, i.task_queue from outbox.destination as i
-              where i.state = 'held' and i.held_until < clock_timestamp() - interval '1 day'
-              order by i.held_until limit 100) as h
-        where h.namespace is not null
-          and (select p.id from outbox.pending as p
-               where p.ripe and p.ring = outbox.ring(h.namespace) and p.namespace = h.namespace
-                 and p.route_ring = outbox.ring(h.task_queue) and p.task_queue = h.task_queue
-               order by p.shard, p.visible_after, p.id limit 1) is null
-          and (select p.id from outbox.pending as p
-               where not p.ripe and p.ring = outbox.ring(h.namespace) and p.namespace = h.namespace
-               order by p.visible_after, p.id limit 1) is null))
+    -- Held, and nothing has been there to be tried for a day, nor is out: mostly its tenant has left. Each call
+    -- looks at some, behind those of the call before: of many that stay, as of paused tenants, none is in the way.
+    -- Of one moment there are 500 at most, as one claim holds them.
+    v_now := clock_timestamp();
+    with turn as materialized (
+      select i.ctid as tid, i as destination, i.namespace, i.task_queue, i.held_until from outbox.destination as i
+      where i.state = 'held' and i.held_until < v_now - interval '1 day'
+        and i.held_until > timestamptz 'epoch' + (select e.last_value from outbox.held_edge as e) * interval '1 microsecond'
+      order by i.held_until fetch first 50 rows with ties
+    ), idle as materialized (
+      select t.* from turn as t
+      where t.namespace is not null
+        and (select p.id from outbox.pending as p
+             where p.ripe and p.ring = outbox.ring(t.namespace) and p.namespace = t.namespace
+               and p.route_ring = outbox.ring(t.task_queue) and p.task_queue = t.task_queue
+             order by p.shard, p.visible_after, p.id limit 1) is null
+        and (select p.id from outbox.pending as p
+             where not p.ripe and p.ring = outbox.ring(t.namespace) and p.namespace = t.namespace
+             order by p.visible_after, p.id limit 1) is null
+    ), gone as (
+      delete from outbox.destination as d
+      where d.ctid = any (array(select i.tid from idle as i where outbox.gate(i.destination, v_now, true) = 1))
       returning d.*
+    ), told as (
+      insert into outbox.hold_event (at, event, namespace, task_queue, since, reason)
+      select v_now, 'lifted', g.namespace, g.task_queue, coalesce(g.held_since, v_now), g.reason from gone as g
     )
-    insert into outbox.hold_event (at, event, namespace, task_queue, since, reason)
-    select clock_timestamp(), 'lifted', g.namespace, g.task_queue, coalesce(g.held_since, clock_timestamp()), g.reason from gone as g;
+    select case when count(*) < 50 then 1 else (extract(epoch from max(t.held_until)) * 1000000)::bigint end into v_edge from turn as t;
+    if v_edge <> (select e.last_value from outbox.held_edge as e) then
+      perform setval('outbox.held_edge', v_edge);
+    end if;
     delete from outbox.hold_event as e where e.ctid = any (array(
       select o.ctid from (select x.ctid, x.at from outbox.hold_event as x order by x.id limit 500) as o
       where o.at < clock_timestamp() - interval '1 day'));

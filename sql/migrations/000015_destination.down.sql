@@ -7,3 +7,4 @@ drop table outbox.report;
 drop sequence outbox.report_edge;
 drop table outbox.hold_event;
 drop sequence outbox.hold_event_edge;
+drop sequence outbox.held_edge;

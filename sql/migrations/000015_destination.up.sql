@@ -86,4 +86,7 @@ comment on column outbox.hold_event.by is 'The node or the role that did it; nul
 -- Events with smaller ids have been told. A sequence is read and set in place.
 create sequence outbox.hold_event_edge;
 
+-- The instant, in microseconds, up to which prune() has looked at holds whose time is over. A sequence is read and set in place.
+create sequence outbox.held_edge;
+
 insert into outbox.migration (version) values (15);
