@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -30,7 +29,8 @@ func (r *modelRun) setHolds() modelHolds {
 // past is the time from before until now. No clock may have come past anything meanwhile.
 func (r *modelRun) past(ctx context.Context, before float64) (modelInstant, error) {
 	after, err := r.clock(ctx)
-	if err == nil && r.model.passes(before, after) {
+	cameDue := func(m *modelMessage) bool { return before < m.Visible && m.Visible <= after }
+	if err == nil && (r.model.passes(before, after) || len(r.model.all(cameDue)) > 0) {
 		err = errModelClock
 	}
 	return modelInstant{before, after}, err
@@ -140,7 +140,17 @@ func (r *modelRun) aDestination(keep func(*modelDestination) bool) modelLane {
 // destination reads reports, moves the clock of holds, settles probes, or is an operator.
 func (r *modelRun) destination(ctx context.Context) error {
 	var err error
-	switch n := r.rng.IntN(16); {
+	n := r.rng.IntN(16)
+	if r.isOutage && r.rng.IntN(3) > 0 { // the end of a hold, and its probe
+		n = []int{9, 15}[r.rng.IntN(2)]
+	}
+	if r.isOutage && r.rng.IntN(12) == 0 {
+		return r.prune(ctx)
+	}
+	if old := r.old(); len(old) > 0 && r.isOutage && r.rng.IntN(6) == 0 {
+		return r.settleAs(ctx, "complete", r.together(old))
+	}
+	switch {
 	case n < 3:
 		return r.observe(ctx)
 	case n < 4:
@@ -152,7 +162,7 @@ func (r *modelRun) destination(ctx context.Context) error {
 	case n < 9:
 		err = r.comeDue(ctx)
 	case n < 13 && len(r.probes()) > 0:
-		if r.rng.IntN(3) > 0 {
+		if r.rng.IntN(3) > 0 && (!r.isOutage || r.rng.IntN(4) == 0) {
 			err = r.settleAs(ctx, "complete", r.probes())
 		} else {
 			err = r.failDestination(ctx, r.probes())
@@ -160,7 +170,7 @@ func (r *modelRun) destination(ctx context.Context) error {
 	default:
 		err = r.later(ctx)
 	}
-	if err != nil || r.rng.IntN(2) == 0 {
+	if err != nil || !r.isOutage && r.rng.IntN(2) == 0 {
 		return err
 	}
 	if err := r.compared(ctx); err != nil {
@@ -169,12 +179,23 @@ func (r *modelRun) destination(ctx context.Context) error {
 	return r.claim(ctx)
 }
 
-// probes are those that are out, and at times all that is claimed beside them.
+// probes are those that are out, and at times all that is claimed beside them. In an outage they are the first, too,
+// that come to a destination after its hold.
 func (r *modelRun) probes() []int64 {
 	beside := r.rng.IntN(4) == 0
 	return slices.DeleteFunc(r.in("claimed"), func(id int64) bool {
-		held, probe, _ := r.model.holds(r.model.messages[id])
-		return !probe && (!held || !beside)
+		m := r.model.messages[id]
+		held, probe, old := r.model.holds(m)
+		first := r.isOutage && !old && r.model.destination(m.modelLane).State == "recovering"
+		return !probe && !first && (!held || !beside)
+	})
+}
+
+// old are those that were claimed before their destination was lifted.
+func (r *modelRun) old() []int64 {
+	return slices.DeleteFunc(r.in("claimed"), func(id int64) bool {
+		_, _, old := r.model.holds(r.model.messages[id])
+		return !old
 	})
 }
 
@@ -233,7 +254,10 @@ func (r *modelRun) observe(ctx context.Context) error {
 
 // holdOne is an operator who holds a destination: for a time, or until it is lifted.
 func (r *modelRun) holdOne(ctx context.Context) error {
-	lane := r.aDestination(func(d *modelDestination) bool { return d.State == "held" })
+	return r.holdThis(ctx, r.aDestination(func(d *modelDestination) bool { return d.State == "held" || r.isOutage }))
+}
+
+func (r *modelRun) holdThis(ctx context.Context, lane modelLane) error {
 	length := []float64{1, 1000, 1e6, math.Inf(1)}[r.rng.IntN(4)]
 	r.note("hold %q for %f s", lane, length)
 	before, err := r.clock(ctx)
@@ -277,10 +301,41 @@ func (r *modelRun) share(ctx context.Context) error {
 	return r.exec(ctx, `select outbox.set_shared($1, nullif($2, '')::boolean)`, lane.Queue, shared)
 }
 
-// later lets time pass for a destination: a hold is over, or has lasted for long; a lift is some time ago.
+// prune comes by when a destination has been as it is for days.
+func (r *modelRun) prune(ctx context.Context) error {
+	lane := r.aDestination(func(*modelDestination) bool { return true })
+	r.note("prune, with %q of last week", lane)
+	before, err := r.clock(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.exec(ctx, `update outbox.destination as d set changed_at = clock_timestamp() - interval '7 days',
+		  held_until = case when d.held_until < 'infinity' then clock_timestamp() - interval '7 days' else d.held_until end
+		where d.namespace is not distinct from nullif($1, '') and d.task_queue = $2`, lane.Namespace, lane.Queue); err != nil {
+		return err
+	}
+	now, err := r.clock(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.exec(ctx, `select outbox.prune(interval '100 years')`); err != nil {
+		return err
+	}
+	if d := r.model.destination(lane); d.State == "held" && !math.IsInf(d.Until.Least, 1) {
+		d.Until = modelInstant{before - 7*86400, now - 7*86400}
+	}
+	for of := range r.model.destinations {
+		if r.model.isForgotten(of, of == lane, now) {
+			delete(r.model.destinations, of)
+		}
+	}
+	return r.exec(ctx, `update outbox.destination as d set changed_at = clock_timestamp()`)
+}
+
+// later lets time pass for a destination, in an outage for all of its route: a hold is over, or has lasted for long;
+// a lift is some time ago.
 func (r *modelRun) later(ctx context.Context) error {
 	lane := r.aDestination(func(d *modelDestination) bool { return d.State == "held" || d.State == "recovering" })
-	d := r.model.destination(lane)
 	lifted := []float64{1.25, 2.25, 4.25, 9.25, 10.25, 96.25, 96.25, 96.25, 300.25, 1e5}[r.rng.IntN(10)]
 	since := []float64{0, 0, 0, 1e6}[r.rng.IntN(4)]
 	r.note("later for %q: lifted %f s ago", lane, lifted)
@@ -292,111 +347,25 @@ func (r *modelRun) later(ctx context.Context) error {
 		  held_until = case when d.held_until < 'infinity' then clock_timestamp() - interval '1 s' else d.held_until end,
 		  lifted_at = case when d.lifted_at is not null then clock_timestamp() - make_interval(secs => $3) end,
 		  held_since = d.held_since - make_interval(secs => $4)
-		where d.namespace is not distinct from nullif($1, '') and d.task_queue = $2`, lane.Namespace, lane.Queue, lifted, since); err != nil {
+		where ($5 or d.namespace is not distinct from nullif($1, '')) and d.task_queue = $2`,
+		lane.Namespace, lane.Queue, lifted, since, r.isOutage); err != nil {
 		return err
 	}
 	after, err := r.clock(ctx)
 	now := modelInstant{before, after}
-	if d.State == "held" && !math.IsInf(d.Until.Least, 1) {
-		d.Until = now.plus(-1, -1)
-	}
-	if d.Lifted != (modelInstant{}) {
-		d.Lifted = now.plus(-lifted, -lifted)
-	}
-	if d.Since != (modelInstant{}) {
-		d.Since = d.Since.plus(-since, -since)
-	}
-	return err
-}
-
-// compareHolds finds every difference between the destinations and reports of the database and of the model, and
-// takes over the instants and tokens that the database has chosen.
-func (r *modelRun) compareHolds(ctx context.Context) error {
-	rows, err := r.conn.Query(ctx, `select coalesce(d.namespace, ''), d.task_queue, d.state, coalesce(d.shared::text, ''), d.score, d.failed,
-		  array(select n from unnest(d.failed_of) as n order by n collate "C"), coalesce(extract(epoch from d.held_since)::float8, 0),
-		  coalesce(extract(epoch from d.held_until)::float8, 0), d.step,
-		  coalesce(case when d.state = 'held' then d.probe_id end, 0), coalesce(case when d.state = 'held' then d.probe_token end, 0),
-		  coalesce(extract(epoch from d.lifted_at)::float8, 0), d.lift_token
-		from outbox.destination as d`)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	var lane modelLane
-	var got modelDestination
-	var since, until, lifted float64
-	found := map[modelLane]bool{}
-	token := r.token
-	_, err = pgx.ForEachRow(rows, []any{
-		&lane.Namespace, &lane.Queue, &got.State, &got.Shared, &got.Score, &got.Failed, &got.FailedOf, &since, &until, &got.Step,
-		&got.Probe.ID, &got.Probe.Token, &lifted, &got.LiftToken,
-	}, func() error {
-		found[lane] = true
-		want := r.model.destinations[lane]
-		if want == nil {
-			errs = append(errs, fmt.Errorf("INV-16: there is a destination %q: %+v", lane, got))
-			return nil
+	for of, d := range r.model.destinations {
+		if of != lane && !(r.isOutage && of.Queue == lane.Queue) {
+			continue
 		}
-		if want.State != "held" {
-			want.Probe = modelProbe{}
+		if d.State == "held" && !math.IsInf(d.Until.Least, 1) {
+			d.Until = now.plus(-1, -1)
 		}
-		want.Since, want.Until, want.Lifted = want.Since.read(since), want.Until.read(until), want.Lifted.read(lifted)
-		if want.LiftToken == modelLifted && got.LiftToken > r.was && (r.token == r.was || got.LiftToken < r.token) {
-			want.LiftToken = got.LiftToken
-			token = max(token, got.LiftToken)
+		if d.Lifted != (modelInstant{}) {
+			d.Lifted = now.plus(-lifted, -lifted)
 		}
-		got.Since, got.Until, got.Lifted, got.Before = modelInstant{since, since}, modelInstant{until, until}, modelInstant{lifted, lifted}, want.Before
-		got.Failed, got.FailedOf = slices.Clip(got.Failed), slices.Clip(got.FailedOf)
-		if w := fmt.Sprintf("%+v", *want); w != fmt.Sprintf("%+v", got) {
-			errs = append(errs, fmt.Errorf("INV-16: %q is %+v, should be %s", lane, got, w))
-		}
-		return nil
-	})
-	r.token = token
-	for lane, d := range r.model.destinations {
-		if !found[lane] {
-			errs = append(errs, fmt.Errorf("INV-16: destination %q is not there, should be %+v", lane, *d))
+		if d.Since != (modelInstant{}) {
+			d.Since = d.Since.plus(-since, -since)
 		}
 	}
-	return errors.Join(append(errs, err, r.compareReports(ctx))...)
-}
-
-// read is what the database has, where that is within the bounds.
-func (i modelInstant) read(got float64) modelInstant {
-	if i.Least-1e-5 <= got && got <= i.Most+1e-5 {
-		return modelInstant{got, got}
-	}
-	return i
-}
-
-// compareReports: the model takes over the order of the reports of a call.
-func (r *modelRun) compareReports(ctx context.Context) error {
-	rows, err := r.conn.Query(ctx, `select r.kind, r.message_id, r.claim_token, r.namespace, r.task_queue, r.shared, coalesce(extract(epoch from r.hold)::float8, 0)
-		from outbox.report as r order by r.id`)
-	if err != nil {
-		return err
-	}
-	var reports []modelReport
-	var got modelReport
-	_, err = pgx.ForEachRow(rows, []any{&got.Kind, &got.ID, &got.Token, &got.Namespace, &got.Queue, &got.Shared, &got.Hold}, func() error {
-		i := slices.IndexFunc(r.model.reports, func(want modelReport) bool {
-			if !slices.Contains(want.IDs, got.ID) {
-				return false
-			}
-			want.ID, want.IDs = got.ID, nil
-			return reflect.DeepEqual(want, got)
-		})
-		if i < 0 {
-			return fmt.Errorf("INV-16: there is a report %+v, should be %+v", got, r.model.reports)
-		}
-		r.model.reports = slices.Delete(r.model.reports, i, i+1)
-		reports = append(reports, got)
-		reports[len(reports)-1].IDs = []int64{got.ID}
-		return nil
-	})
-	if err == nil && len(r.model.reports) > 0 {
-		err = fmt.Errorf("INV-16: reports are not there: %+v", r.model.reports)
-	}
-	r.model.reports = reports
 	return err
 }

@@ -29,7 +29,9 @@ type modelRun struct {
 	isLarge  map[modelLane]bool         // likewise: one of those met a message that ends the claim alone
 	route    map[modelRoute]modelServed // and route, likewise
 	waits    map[modelRoute]int         // how often its namespace was served without it
+	probed   map[modelRoute]modelServed // and route, whose namespace waits for the probe of the route of all, likewise
 	hasHolds bool                       // destinations fail
+	isOutage bool                       // mostly one that namespaces share, for long
 	was      int64                      // token, when the step began
 }
 
@@ -52,12 +54,13 @@ type (
 	modelExpect struct{ visible, lease [2]float64 }
 )
 
-// modelHistory plays one history of so many steps; the seed decides all of it. In every second one destinations fail.
+// modelHistory plays one history of so many steps; the seed decides all of it. In every second one destinations fail,
+// in every fourth one for long, and for all.
 func modelHistory(ctx context.Context, conn *pgx.Conn, seed uint64, steps int) error {
 	r := &modelRun{
-		conn: conn, rng: rand.New(rand.NewPCG(seed, seed)), hasHolds: seed%2 == 1,
+		conn: conn, rng: rand.New(rand.NewPCG(seed, seed)), hasHolds: seed%2 == 1, isOutage: seed%4 == 3,
 		expect: map[int64]modelExpect{}, waiting: map[modelLane]modelServed{}, claims: map[modelLane]int{}, isLarge: map[modelLane]bool{}, route: map[modelRoute]modelServed{},
-		waits: map[modelRoute]int{},
+		waits: map[modelRoute]int{}, probed: map[modelRoute]modelServed{},
 	}
 	if err := r.setUp(ctx); err != nil {
 		return fmt.Errorf("seed %d: set up: %w", seed, err)
@@ -87,6 +90,10 @@ func (r *modelRun) setUp(ctx context.Context) error {
 	if r.hasHolds { // fewer, of which more fail together
 		most, routes, letters = pick(2, 3, 6, 12), 3, pick(1, 2)
 	}
+	if r.isOutage {
+		r.model.defaultQuota, r.model.maxVisits, r.model.maxRoutes, r.model.maxAttempts = 256, 1000, 64, 20
+		most, routes, letters = 12, 1, 1
+	}
 	r.model.modelHolds = r.setHolds()
 	for i := range 1 + r.rng.IntN(most) {
 		t := modelTenant{name: fmt.Sprintf("%c%x", []rune("aZ_é0")[r.rng.IntN(5)], r.rng.IntN(1<<20)*64+i)}
@@ -103,7 +110,7 @@ func (r *modelRun) setUp(ctx context.Context) error {
 		  outbox.pause, outbox.node, outbox.walk, outbox.route, outbox.destination, outbox.report restart identity;
 		select setval('outbox.report_edge', 1);`+fmt.Sprintf(`
 		select outbox.configure(jsonb_build_object('shard_count', %d, 'default_quota', %d, 'max_visits', %d, 'max_routes', %d,
-		  'max_attempts', %d, 'count_cap', %d, 'retry_base', '1 h', 'retry_cap', '1 h', 'retry_jitter', 0.2, 'lease', '60 s',
+		  'max_attempts', %d, 'count_cap', %d, 'retry_base', '1 h', 'retry_cap', '1 h', 'retry_jitter', 0.2, 'lease', '10 h',
 		  'hold_after', %d, 'hold_base', '%f s', 'hold_cap', '%f s', 'hold_give_up', '%f s'))`,
 		m.shards, m.defaultQuota, m.maxVisits, m.maxRoutes, m.maxAttempts, m.countCap,
 		m.holdAfter, m.holdBase, m.holdCap, m.holdGiveUp)); err != nil {
@@ -114,7 +121,20 @@ func (r *modelRun) setUp(ctx context.Context) error {
 		where p.namespace is not distinct from $1 and p.task_queue is not distinct from $2 returning true $$`); err != nil {
 		return err
 	}
-	return r.setRing(ctx)
+	if err := r.setRing(ctx); err != nil || !r.isOutage {
+		return err
+	}
+	r.nodes = r.nodes[:1+r.rng.IntN(2)]
+	if r.rng.IntN(3) > 0 {
+		r.model.share("a0", "true")
+		if err := r.exec(ctx, `select outbox.set_shared('a0', true)`); err != nil {
+			return err
+		}
+	}
+	if r.rng.IntN(3) == 0 {
+		return nil
+	}
+	return r.holdThis(ctx, modelLane{Queue: "a0"})
 }
 
 // setRing gives the ring a salt of the history's own, and asks where all names stand.
@@ -150,7 +170,7 @@ func (r *modelRun) someShards() []int {
 func (r *modelRun) step(ctx context.Context) error {
 	var err error
 	switch n := r.rng.IntN(100); {
-	case r.hasHolds && len(r.model.messages) > 0 && r.rng.IntN(3) == 0:
+	case r.hasHolds && len(r.model.messages) > 0 && (r.rng.IntN(3) == 0 || r.isOutage && r.rng.IntN(2) == 0):
 		err = r.destination(ctx)
 	case n < 18 || len(r.model.messages) == 0:
 		err = r.enqueue(ctx)

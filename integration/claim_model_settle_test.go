@@ -91,7 +91,7 @@ func (r *modelRun) settled(ctx context.Context, how string, ids []int64, before,
 		return err
 	case how == "extend":
 		for _, id := range ids {
-			r.expect[id] = modelExpect{lease: [2]float64{before + 60 - 1e-5, after + 60 + 1e-5}}
+			r.expect[id] = modelExpect{lease: [2]float64{before + modelLease - 1e-5, after + modelLease + 1e-5}}
 		}
 	case how == "retry" && delay < 0:
 		return r.from(ctx, ids, before, 3600*0.8, 3600*1.2)

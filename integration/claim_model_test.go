@@ -53,6 +53,9 @@ func TestClaimModel(t *testing.T) {
 // modelSteps is the length of a history.
 const modelSteps = 60
 
+// modelLease is the lease in seconds, longer than a history takes on any machine.
+const modelLease = 36000
+
 // claim asks explain_claim, claims, judges the rows, and takes them over.
 func (r *modelRun) claim(ctx context.Context) error {
 	node := r.nodes[r.rng.IntN(len(r.nodes))]
@@ -63,11 +66,14 @@ func (r *modelRun) claim(ctx context.Context) error {
 		node.shards = r.someShards()
 	}
 	c := modelClaim{
-		node: node.name, shards: node.shards, batch: 1 + r.rng.IntN(60), lease: 60,
+		node: node.name, shards: node.shards, batch: 1 + r.rng.IntN(60), lease: modelLease,
 		maxBytes: []int{0, 0, 0, 1, 150, 1000, 1 << 20}[r.rng.IntN(7)],
 	}
 	if r.rng.IntN(2) == 0 {
 		c.batch = 1 + r.rng.IntN(8)
+	}
+	if r.isOutage && r.rng.IntN(4) > 0 {
+		c.maxBytes = 0
 	}
 	r.note("claim by %s on %v, batch %d, max_bytes %d", c.node, c.shards, c.batch, c.maxBytes)
 	if err := r.start(ctx, &c); err != nil {
@@ -97,7 +103,7 @@ func (r *modelRun) claim(ctx context.Context) error {
 	}
 	r.model.ripen(c)
 	r.model.fold(now, r.token)
-	if err := errors.Join(r.model.judge(c, rows), r.judgeRotation(c, rows)); err != nil {
+	if err := errors.Join(r.model.judge(c, rows), r.judgeRotation(c, rows), r.judgeProbes(c, rows)); err != nil {
 		return err
 	}
 	r.model.tried(rows)

@@ -309,6 +309,7 @@ func TestClaimMutants(t *testing.T) {
 	}
 	all := mutants()
 	maps.Copy(all, mutantsOfHolds())
+	maps.Copy(all, mutantsOfReports())
 	for name, m := range all {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -65,12 +65,7 @@ func TestScenarios(t *testing.T) {
 			if !strings.Contains(string(text), "INV-") {
 				t.Error("it cites no guarantee")
 			}
-			db := setUp(t, ringByName)
-			s := &scenario{
-				conn: impatient(t, db.Connect(t, pgtest.Param("application_name", "scenario"))), db: db,
-				tokens: map[string][]int64{}, count: map[string]int{}, sessions: map[string]pgx.Tx{},
-			}
-			got := s.play(t, string(text))
+			got := newScenario(t, pg.New(t)).play(t, string(text))
 			if *update {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -89,6 +84,15 @@ type scenario struct {
 	tokens   map[string][]int64 // by key, of each of its claims
 	count    map[string]int     // messages enqueued, by "NS/QUEUE"
 	sessions map[string]pgx.Tx
+}
+
+func newScenario(t *testing.T, db *pgtest.DB) *scenario {
+	t.Helper()
+	run(t, db.Pool, ringByName)
+	return &scenario{
+		conn: impatient(t, db.Connect(t, pgtest.Param("application_name", "scenario"))), db: db,
+		tokens: map[string][]int64{}, count: map[string]int{}, sessions: map[string]pgx.Tx{},
+	}
 }
 
 // play runs a file's commands, and returns the file with what they print.
