@@ -46,7 +46,7 @@ func TestSlowTenantBesideQuick(t *testing.T) {
 // share of the slots, and the loop claims on while the first batch is under way.
 func TestQuickTenantWaitsLessThanTwoSweeps(t *testing.T) {
 	t.Parallel()
-	tick := quickTick()
+	const tick = quickTick
 	db := pg.New(t)
 	var slow atomic.Int64
 	var most atomic.Int64
@@ -69,7 +69,7 @@ func TestQuickTenantWaitsLessThanTwoSweeps(t *testing.T) {
 	fill(t, db.Pool, "slow", "q", 1000, 10)
 	n := startNode(t, g.node)
 	eventually(t, "the slow tenant is at work", func() bool { return slow.Load() > 0 })
-	quickly(t, trickle(t, db.Pool, g, "quick", "q", 25, 10), tick)
+	quickly(t, trickle(t, db.Pool, g, "quick", "q", 25, 10))
 	if s := n.Stats(); s.Pauses != 0 || s.Sweeps < 10 {
 		t.Errorf("stats are %+v, want a claim for each message or so, and no pause", s)
 	}

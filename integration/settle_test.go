@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -194,8 +195,9 @@ func TestExtend(t *testing.T) {
 	put(t, conn, "n", "q", "k")
 	row := claimOne(t, conn, "n1")
 	for lease, want := range map[string]string{"null": "60 s", "'1 ms'": "1 ms", "'1 day'": "1 day", "'5 min'": "5 min"} {
+		before := one[time.Time](t, conn, "select clock_timestamp()")
 		got := list[int64](t, conn, "select outbox.extend(array[$1::bigint], array[$2::bigint], "+lease+")", row.ID, row.Token)
-		ok := one[bool](t, conn, "select lease_until between clock_timestamp() + $1::text::interval - interval '5 s' and clock_timestamp() + $1::text::interval from outbox.claimed", want)
+		ok := one[bool](t, conn, "select lease_until between $2::timestamptz + $1::text::interval and clock_timestamp() + $1::text::interval from outbox.claimed", want, before)
 		if len(got) != 1 || !ok {
 			t.Errorf("extend by %s gave %v", lease, got)
 		}
