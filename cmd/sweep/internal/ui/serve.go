@@ -3,6 +3,7 @@ package ui
 import (
 	"context"
 	"embed"
+	"errors"
 	"net"
 	"net/http"
 	"path"
@@ -17,7 +18,8 @@ var files embed.FS
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
-// handler is what answers. Outermost first: headers, a slot, hosts, passwords, origins, pages.
+// handler is what answers. Outermost first: headers, hosts, passwords, a slot, origins, pages. Passwords come before
+// the slot: whoever has none takes none from those who have.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux() // a pattern with GET also takes HEAD
 	for name, kind := range map[string]string{"style.css": "text/css", "script.js": "text/javascript", "icon.svg": "image/svg+xml"} {
@@ -48,9 +50,9 @@ func (s *Server) handler() http.Handler {
 		}
 	}))
 	h = origins.Handler(h)
+	h = s.limit(h)
 	h = s.authenticate(h)
 	h = s.hosts(h)
-	h = s.limit(h)
 	return headers(h)
 }
 
@@ -82,11 +84,15 @@ func (s *Server) limit(h http.Handler) http.Handler {
 			defer func() { <-s.slots }()
 			h.ServeHTTP(w, r)
 		case <-wait.C:
-			w.Header().Set("Retry-After", "5")
-			http.Error(w, "Too many requests at a time: try again.", http.StatusServiceUnavailable)
+			busy(w, "Too many requests at a time: try again.")
 		case <-r.Context().Done():
 		}
 	})
+}
+
+func busy(w http.ResponseWriter, text string) {
+	w.Header().Set("Retry-After", "5")
+	http.Error(w, text, http.StatusServiceUnavailable)
 }
 
 // hosts refuses, where no password is asked for, names that are not of this machine: a page from
@@ -125,13 +131,16 @@ func (s *Server) authenticate(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, password, given := r.BasicAuth()
 		if given {
-			ok, err := s.Users.allow(name, password, r.Context().Done())
-			if err != nil {
-				s.Log.Error("the file of users cannot be used, nobody is let in", "event", "ui_users_unreadable", "error", err.Error())
-			}
-			if ok {
+			ok, err := s.Users.allow(r.Context(), name, password)
+			switch {
+			case ok:
 				h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, name)))
 				return
+			case errors.Is(err, errBusy):
+				busy(w, "Too many passwords are to be compared at a time: try again.")
+				return
+			case err != nil:
+				s.Log.Error("the file of users cannot be used, nobody is let in", "event", "ui_users_unreadable", "error", err.Error())
 			}
 			s.Log.Warn("wrong name or password", "event", "ui_denied", "user", cut(name, 64), "from", r.RemoteAddr)
 		}

@@ -2,8 +2,11 @@ package ui
 
 import (
 	"bufio"
+	"context"
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -18,6 +21,7 @@ import (
 // Users may be used by several goroutines.
 type Users struct {
 	path string
+	ask  chan struct{} // whoever compares a password or waits for it: whoever would be one too many is turned away
 	turn chan struct{} // who compares a password: bcrypt is meant to cost much
 
 	mu      sync.Mutex
@@ -25,21 +29,26 @@ type Users struct {
 	size    int64
 	looked  time.Time
 	hashes  map[string][]byte
-	good    map[[32]byte]bool // digests of names and passwords that were right, until the file changes
+	cost    int               // the highest of the hashes
+	good    map[string][]byte // of each name a digest of the password that was right, until the file changes
 	key     [32]byte          // of the digests
-	nobody  []byte            // the hash that the password of a stranger is compared with, so that it takes as long
 }
 
 const (
 	maxUsersBytes = 1 << 20
 	lookEvery     = time.Second // at the file
-	maxGood       = 1000
-	maxCost       = 14 // of bcrypt: some seconds
+	maxCost       = 14          // of bcrypt: some seconds
+	maxCompared   = 2           // passwords at a time, so that guessing takes no more than some cores
+	maxAsked      = 16          // passwords that are compared or wait for it
+	maxAskTime    = 5 * time.Second
 )
+
+// errBusy says that more passwords are to be compared than there is time for.
+var errBusy = errors.New("too many passwords are compared at a time")
 
 // ReadUsers reads the file.
 func ReadUsers(path string) (*Users, error) {
-	u := &Users{path: path, turn: make(chan struct{}, 2)}
+	u := &Users{path: path, ask: make(chan struct{}, maxAsked), turn: make(chan struct{}, maxCompared)}
 	_, _ = rand.Read(u.key[:]) // never fails
 	if err := u.refresh(); err != nil {
 		return nil, err
@@ -103,17 +112,17 @@ func (u *Users) read() error {
 	if len(hashes) == 0 {
 		return fmt.Errorf("%s names nobody", u.path)
 	}
-	if u.nobody, err = bcrypt.GenerateFromPassword([]byte(rand.Text()), cost); err != nil {
-		return err
-	}
-	u.hashes, u.good = hashes, map[[32]byte]bool{}
+	u.hashes, u.cost, u.good = hashes, cost, map[string][]byte{}
 	u.changed, u.size = info.ModTime(), info.Size()
 	return nil
 }
 
-// allow says whether the password is that of the user. wait ends when whoever asks has gone.
-func (u *Users) allow(name, password string, wait <-chan struct{}) (bool, error) {
-	digest := sha256.Sum256([]byte(string(u.key[:]) + fmt.Sprint(len(name), ":", name, password)))
+// allow says whether the password is that of the user. A password that was right before is not compared
+// again: it waits for nobody, however many others are guessed. errBusy: this one was not compared.
+func (u *Users) allow(ctx context.Context, name, password string) (bool, error) {
+	mac := hmac.New(sha256.New, u.key[:])
+	mac.Write([]byte(password))
+	digest := mac.Sum(nil)
 	u.mu.Lock()
 	if time.Since(u.looked) >= lookEvery {
 		u.looked = time.Now()
@@ -122,29 +131,64 @@ func (u *Users) allow(name, password string, wait <-chan struct{}) (bool, error)
 			return false, err
 		}
 	}
-	good, hash, of := u.good[digest], u.hashes[name], u.changed
-	nobody := u.nobody
+	good, hash, cost, of := u.good[name], u.hashes[name], u.cost, u.changed
 	u.mu.Unlock()
-	if good {
+	if hmac.Equal(good, digest) {
 		return true, nil
 	}
-	select { // few at a time, so that guessing takes no more than some cores
-	case u.turn <- struct{}{}:
-		defer func() { <-u.turn }()
-	case <-wait:
-		return false, nil
+	leave, err := u.queue(ctx)
+	if err != nil {
+		return false, err
 	}
-	known := hash != nil
-	if !known {
-		hash = nobody
-	}
-	if bcrypt.CompareHashAndPassword(hash, []byte(password)) != nil || !known {
+	defer leave()
+	if !matches(hash, []byte(password), cost) {
 		return false, nil
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.good != nil && u.changed.Equal(of) && len(u.good) < maxGood {
-		u.good[digest] = true
+	if u.good != nil && u.changed.Equal(of) {
+		u.good[name] = digest
 	}
 	return true, nil
+}
+
+// queue waits for the turn to compare a password, which ends with leave.
+func (u *Users) queue(ctx context.Context) (leave func(), err error) {
+	select {
+	case u.ask <- struct{}{}:
+	default:
+		return nil, errBusy
+	}
+	wait := time.NewTimer(maxAskTime)
+	defer wait.Stop()
+	select {
+	case u.turn <- struct{}{}:
+		return func() { <-u.turn; <-u.ask }, nil
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+	<-u.ask
+	return nil, errBusy
+}
+
+// matches compares a password with a hash, nil for a stranger's. A wrong one takes as long as the highest cost of
+// all hashes wants, so that the time does not tell which names there are.
+func matches(hash, password []byte, cost int) bool {
+	if hash == nil {
+		_ = bcrypt.CompareHashAndPassword(nobody(cost), password)
+		return false
+	}
+	if bcrypt.CompareHashAndPassword(hash, password) == nil {
+		return true
+	}
+	is, _ := bcrypt.Cost(hash) // read checked it
+	for ; is < cost; is++ {    // each cost takes twice as long as the one before: together they make up the difference
+		_ = bcrypt.CompareHashAndPassword(nobody(is), password)
+	}
+	return false
+}
+
+// nobody is a hash of that cost, of no known password.
+func nobody(cost int) []byte {
+	return fmt.Appendf(nil, "$2a$%02d$%s", cost, strings.Repeat(".", 22+31)) // the salt and the digest
 }
