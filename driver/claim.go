@@ -16,7 +16,8 @@ type ClaimRequest struct {
 
 	// WithoutPayloads leaves Payload and Headers of the messages out, to be read with
 	// [Payloads] when there is room for them. The claim holds its shards for a shorter time
-	// then, and what it returns fits into memory whatever was enqueued.
+	// then, and what it returns fits into memory whatever was enqueued. Small payloads come along
+	// all the same, up to 1 MiB in all: Payload is nil where one was left out, and only there.
 	WithoutPayloads bool
 }
 

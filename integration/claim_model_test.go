@@ -178,10 +178,11 @@ func modelClaimWith(ctx context.Context, conn querier, node string, shards []int
 	var n int
 	_, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error { bytes[id] = n; return nil })
 	for i := range claimed {
-		if claimed[i].Bytes != -1 {
-			return nil, fmt.Errorf("a claim without payloads returned %d bytes", claimed[i].Bytes)
+		c := &claimed[i]
+		if c.Suspect > 0 && c.Bytes != -1 || c.Suspect == 0 && c.Bytes != bytes[c.ID] { // all of the model's are small
+			return nil, fmt.Errorf("a claim without payloads returned %d bytes of a message with suspect %d, payloads() %d", c.Bytes, c.Suspect, bytes[c.ID])
 		}
-		claimed[i].Bytes = bytes[claimed[i].ID]
+		c.Bytes = bytes[c.ID]
 	}
 	return claimed, err
 }

@@ -134,7 +134,7 @@ func (r *cutRows) Err() error { return errors.Join(r.err, r.Rows.Err()) }
 func TestPayloadsCutOff(t *testing.T) {
 	t.Parallel()
 	db := setUp(t, "")
-	fill(t, db.Pool, "ns", "q", 10, 100)
+	fill(t, db.Pool, "ns", "q", 10, 200_000) // more than come along with the claim
 	var sink collector
 	cut := &cutOff{Pool: db.Pool, after: 4}
 	s, err := node.New(cut, node.Config{Node: "n1", Sink: &sink, Tick: 20 * time.Millisecond})
@@ -147,7 +147,7 @@ func TestPayloadsCutOff(t *testing.T) {
 		t.Errorf("stats are %+v, %d were delivered, the connection broke %d times", s, len(sink.keys()), cut.cuts)
 	}
 	for _, m := range sink.messages() {
-		if len(m.Payload) != 100 {
+		if len(m.Payload) != 200_000 {
 			t.Errorf("%s came with %d bytes", m.DispatchKey, len(m.Payload))
 		}
 	}

@@ -49,14 +49,20 @@ type dispatcher struct {
 	leftBehind *atomic.Int64 // of those, sinks that have not returned
 }
 
-// sinkCall is one call of a sink. All of it but the timer is under the dispatcher's lock.
+// worker is a goroutine that calls a sink, for one message after the other.
+type worker struct {
+	timer *time.Timer // of the call: until it is slow, and then until it is left behind; a new one for each would cost more
+	call  *sinkCall   // under the dispatcher's lock; nil: none
+}
+
+// sinkCall is one call of a sink. All of it is under the dispatcher's lock.
 type sinkCall struct {
 	queue   *queue
 	it      *item // of no meaning any more once it is answered: another may be reading it
 	tenant  *tenant
 	bytes   int64
 	message driver.Delivery // a copy: the item's may be changed once it is answered
-	timer   *time.Timer     // until it is slow, and then until it is left behind
+	due     time.Time       // when the worker's timer is to end
 
 	slow     bool
 	answered bool // the message has its outcome
@@ -79,15 +85,20 @@ func (d *dispatcher) newQueue(sink Sink) *queue {
 	return d.add(sink)
 }
 
-// offer hands a message on, or refuses it where the queue is full. It never blocks.
-func (d *dispatcher) offer(q *queue, it *item) bool {
+// offer hands messages on, and returns those whose queue is full. It never blocks. Deliveries begin when all of
+// them wait: so a slot has a next one, and goes on with it in the same goroutine.
+func (d *dispatcher) offer(items ...*item) (refused []*item) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !q.put(it) {
-		return false
+	for _, it := range items {
+		if !it.queue.put(it) {
+			refused = append(refused, it)
+		}
 	}
-	d.fill(q)
-	return true
+	for _, q := range d.all {
+		d.fill(q)
+	}
+	return refused
 }
 
 // accepts reports whether the queue takes one more message of a namespace, beside so many that
@@ -166,10 +177,10 @@ func (d *dispatcher) fillAll() {
 
 // deliver delivers a message, and then others, as long as there is one for its slot.
 func (d *dispatcher) deliver(q *queue, it *item) {
-	var call *sinkCall
+	w := &worker{}
 	defer func() {
-		if call != nil { // by runtime.Goexit: the slot goes on in another goroutine
-			if it = d.finish(call, judge(errGone)); it != nil {
+		if w.call != nil { // by runtime.Goexit: the slot goes on in another goroutine
+			if it = d.finish(w, judge(errGone)); it != nil {
 				go d.deliver(q, it)
 				return
 			}
@@ -177,10 +188,8 @@ func (d *dispatcher) deliver(q *queue, it *item) {
 		d.running.Done()
 	}()
 	for it != nil {
-		call = d.start(q, it)
-		o := d.call(q.sink, it, call.message)
-		it = d.finish(call, o)
-		call = nil
+		m := d.start(w, q, it)
+		it = d.finish(w, d.call(q.sink, it, m))
 	}
 }
 
@@ -220,26 +229,38 @@ func (d *dispatcher) call(sink Sink, it *item, m driver.Delivery) (o outcome) {
 }
 
 // start begins a delivery's time.
-func (d *dispatcher) start(q *queue, it *item) *sinkCall {
+func (d *dispatcher) start(w *worker, q *queue, it *item) driver.Delivery {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	call := &sinkCall{queue: q, it: it, tenant: q.tenants[it.Namespace], bytes: it.bytes, message: it.Delivery}
-	call.timer = time.AfterFunc(d.slow, func() { d.outlasted(call) })
-	return call
+	w.call = &sinkCall{queue: q, it: it, tenant: q.tenants[it.Namespace], bytes: it.bytes, message: it.Delivery}
+	d.outlastsAfter(w, d.slow)
+	return w.call.message
+}
+
+// outlastsAfter sets the worker's timer.
+func (d *dispatcher) outlastsAfter(w *worker, wait time.Duration) {
+	w.call.due = time.Now().Add(wait)
+	if w.timer == nil {
+		w.timer = time.AfterFunc(wait, func() { d.outlasted(w) })
+		return
+	}
+	w.timer.Reset(wait)
 }
 
 // outlasted notes that a delivery has turned slow, or gives it up where it has outlived its time-out.
-func (d *dispatcher) outlasted(call *sinkCall) {
+func (d *dispatcher) outlasted(w *worker) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	call := w.call
 	switch {
-	case call.answered:
+	case call == nil || call.answered:
+	case time.Now().Before(call.due): // the timer ended for the call before, which finished at that moment
 	case call.slow:
 		d.leaveBehind(call)
 	default:
 		call.slow = true
 		call.queue.turnSlow(call.tenant, call.message.Destination())
-		call.timer.Reset(d.timeout + graceTime - d.slow)
+		d.outlastsAfter(w, d.timeout+graceTime-d.slow)
 		d.fill(call.queue)
 	}
 }
@@ -302,10 +323,12 @@ func (d *dispatcher) free(call *sinkCall) {
 }
 
 // finish ends a delivery whose sink has returned, and returns the next message for its slot.
-func (d *dispatcher) finish(call *sinkCall, o outcome) *item {
-	call.timer.Stop()
+func (d *dispatcher) finish(w *worker, o outcome) *item {
+	w.timer.Stop()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	call := w.call
+	w.call = nil
 	late := call.answered
 	if late {
 		d.leftBehind.Add(-1)

@@ -197,7 +197,7 @@ func (p *dispatchPlay) step(m *dispatchModel, s dispatchStep) error {
 		if want {
 			m.offer(it)
 		}
-		if got := p.offer(it.queue, it); got != want {
+		if got := offered(p.dispatcher, it.queue, it); got != want {
 			return fmt.Errorf("offer of %d is %t, want %t", it.ID, got, want)
 		}
 	case "settle":

@@ -167,7 +167,7 @@ func (p *dispatchPlay) spareStep(do string) string {
 		p.answerOldest(namespace, queue, what)
 	default:
 		for range int(do[1] - '0') {
-			if it := p.message(namespace, queue, 1); !p.offer(it.queue, it) {
+			if it := p.message(namespace, queue, 1); !offered(p.dispatcher, it.queue, it) {
 				return "full"
 			}
 		}

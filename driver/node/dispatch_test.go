@@ -44,13 +44,13 @@ func TestHungNamespaceHoldsItsShare(t *testing.T) {
 			return nil
 		}))
 		for id := range int64(100) {
-			if !d.offer(q, claimed(id, "slow")) {
+			if !offered(d, q, claimed(id, "slow")) {
 				t.Fatalf("message %d of the hung namespace was refused", id)
 			}
 			synctest.Wait() // the first two begin, and the rest is beyond the share
 		}
 		for id := range int64(100) {
-			for !d.offer(q, claimed(1000+id, "quick")) {
+			for !offered(d, q, claimed(1000+id, "quick")) {
 				<-d.wake
 				quick += len(d.collect())
 			}
@@ -85,7 +85,7 @@ func TestTurnsComeRound(t *testing.T) {
 			return nil
 		}))
 		for i, namespace := range strings.Split("aaaaaabbbbcc", "") {
-			d.offer(q, claimed(int64(i), namespace))
+			offered(d, q, claimed(int64(i), namespace))
 		}
 		close(first)
 		d.running.Wait()
@@ -160,7 +160,7 @@ func TestDeliveryOutcomes(t *testing.T) {
 				if test.before != nil {
 					test.before(d, it)
 				}
-				d.offer(q, it)
+				offered(d, q, it)
 				synctest.Wait()
 				if test.during != nil {
 					test.during(d, it)
@@ -204,7 +204,7 @@ func TestGoexitKeepsTheSlot(t *testing.T) {
 		d := newDispatcher(limits{slots: 1, shareSlots: 1, shareBytes: 1, capacity: 10, timeout: time.Second, slow: time.Second / 2}, bubbleClock())
 		q := d.newQueue(SinkFunc(func(context.Context, driver.Delivery) error { runtime.Goexit(); return nil }))
 		for id := range int64(10) {
-			d.offer(q, claimed(id, "ns"))
+			offered(d, q, claimed(id, "ns"))
 		}
 		d.running.Wait()
 		if n := len(d.collect()); n != 10 {
@@ -232,7 +232,7 @@ func TestDeafSink(t *testing.T) {
 		for id := range int64(20) {
 			it := claimed(id, "deaf")
 			it.leased.Store(int64(time.Hour))
-			d.offer(q, it)
+			offered(d, q, it)
 		}
 		start := time.Now()
 		timedOut := 0
@@ -240,7 +240,7 @@ func TestDeafSink(t *testing.T) {
 			time.Sleep(timeout + graceTime)
 			it := claimed(int64(1000+round), "quick")
 			it.leased.Store(int64(time.Hour))
-			d.offer(q, it)
+			offered(d, q, it)
 			synctest.Wait()
 			quick := 0
 			for _, it := range d.collect() {
@@ -286,7 +286,7 @@ func TestStopEndsAll(t *testing.T) {
 			return untilDone(ctx, m)
 		}))
 		for id := range int64(8) {
-			d.offer(q, claimed(id, "ns"))
+			offered(d, q, claimed(id, "ns"))
 		}
 		synctest.Wait()
 		d.stop(errStopping)
@@ -314,7 +314,7 @@ func BenchmarkDispatch(b *testing.B) {
 	b.ResetTimer()
 	collected := 0
 	for _, it := range items {
-		for !d.offer(q, it) {
+		for !offered(d, q, it) {
 			<-d.wake
 			collected += len(d.collect())
 		}
@@ -323,4 +323,10 @@ func BenchmarkDispatch(b *testing.B) {
 		<-d.wake
 		collected += len(d.collect())
 	}
+}
+
+// offered hands one message to a queue, and reports whether that has taken it.
+func offered(d *dispatcher, q *queue, it *item) bool {
+	it.queue = q
+	return len(d.offer(it)) == 0
 }

@@ -15,7 +15,9 @@ import (
 //	suspect  no               is not held   its turn, in small company
 //	stashed  no               is not held   room in its queue
 //	parked   no               is not held   its namespace to hold less than its share
-//	unread   yes              is not held   its payload to be read
+//	unread   yes              is held, if   its payload to be read, or to be handed on with it
+//	                          it came with
+//	                          the claim
 //	out      yes              is held, until its delivery, and then its settle
 //	                          delivered
 //
@@ -104,6 +106,7 @@ func (l *ledger) enter(it *item) bool {
 	switch {
 	case it.Suspect > 0:
 		it.place = suspect
+		it.Payload, it.Headers = nil, nil
 		l.suspects.add(it)
 	case it.Probe: // never put away: all wait for what it finds out
 		l.admit(it)
@@ -190,6 +193,21 @@ func (l *ledger) portion(maxBytes int64) []*item {
 		l.unread = nil
 	}
 	return items
+}
+
+// takeRead takes out those of the unread messages that have their payloads: the claim brought them.
+func (l *ledger) takeRead() []*item {
+	var read []*item
+	l.unread = slices.DeleteFunc(l.unread, func(it *item) bool {
+		if it.Payload != nil {
+			read = append(read, it)
+		}
+		return it.Payload != nil
+	})
+	if len(l.unread) == 0 {
+		l.unread = nil
+	}
+	return read
 }
 
 // unreadAgain puts a message back whose payload could not be read.

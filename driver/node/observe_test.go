@@ -62,7 +62,7 @@ func TestObserveDeliveries(t *testing.T) {
 				if test.sink == nil {
 					it.lose()
 				}
-				d.offer(d.newQueue(test.sink), it)
+				offered(d, d.newQueue(test.sink), it)
 				<-d.wake
 				time.Sleep(time.Minute) // the loop is busy
 				for _, it := range d.collect() {

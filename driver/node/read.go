@@ -7,9 +7,9 @@ import (
 	"github.com/fairclaim/fairclaim/driver"
 )
 
-// A claim brings messages without their payloads: those are read once it is committed, in
-// portions, and handed on as they come. So the shards are free before the network is
-// read, and a node never holds more than it has counted.
+// A claim brings messages without their payloads, but for small ones: the others are read once it
+// is committed, in portions, and handed on as they come. So the shards are free before much of the
+// network is read, and a node never holds more than it has counted and what one claim may bring along.
 
 const (
 	// portionBytes is how many bytes of payloads are read at a time; a larger payload is
@@ -35,8 +35,10 @@ func (l *loop) readOn(ctx context.Context) {
 	l.readUnread(ctx)
 }
 
-// readUnread reads the payloads of what is unread and hands it on.
+// readUnread hands on what is unread: first what has come with its payload, then the others, as their payloads are
+// read.
 func (l *loop) readUnread(ctx context.Context) {
+	l.handOn(l.ledger.takeRead()...)
 	for len(l.ledger.unread) > 0 && l.mayCall() && ctx.Err() == nil {
 		l.readPortion(ctx, l.ledger.portion(portionBytes))
 	}
@@ -87,14 +89,19 @@ func (l *loop) misread(items []*item, err error) {
 	}
 }
 
-// handOn hands a message on that has its payload, or stashes it where its queue is full. Too
+// handOn hands messages on that have their payloads, or stashes those whose queue is full. Too
 // many that are stashed pause claiming.
-func (l *loop) handOn(it *item) {
-	l.ledger.handOn(it)
-	switch {
-	case it.lost.Load():
-		l.toSettle(it, Undelivered(errLost))
-	case !l.dispatch.offer(it.queue, it):
+func (l *loop) handOn(items ...*item) {
+	ours := items[:0:0]
+	for _, it := range items {
+		l.ledger.handOn(it)
+		if it.lost.Load() {
+			l.toSettle(it, Undelivered(errLost))
+			continue
+		}
+		ours = append(ours, it)
+	}
+	for _, it := range l.dispatch.offer(ours...) {
 		if !l.ledger.stash(it) {
 			l.control.OnSendRejected()
 		}

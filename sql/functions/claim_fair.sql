@@ -33,9 +33,10 @@ as $$
 --   shut_out      it brought no messages, and another claim has some of the shards, or the node's name
 --
 -- Without payloads, payload and headers are null: whoever claims reads them with payloads(),
--- as they fit into its memory, once the claim is committed. Then the messages have not begun
--- yet, and those that are suspect (see rescue) must be reported to begin_delivery() before they
--- are read. With payloads, all that a claim returns has begun together.
+-- as they fit into its memory, once the claim is committed. Small ones come along all the same, up
+-- to 1 MiB in all: to look their rows up again would cost more. The messages have not begun then,
+-- and those that are suspect (see rescue) come without, and must be reported to begin_delivery()
+-- before they are read. With payloads, all that a claim returns has begun together.
 --
 -- The order of the steps is what makes the quota hold. A claim first locks its shards;
 -- only statements that start after that, and so see every claim that held one of them
@@ -58,6 +59,7 @@ declare
   v_probes  bigint[];
   v_last    int;         -- the last visit that the next walk need not repeat
   v_moved   int;
+  v_along   int;         -- payloads of so many bytes come along, if others do not
   v_token   bigint;
 begin
   -- 1. Arguments, and the transaction that this claim is part of.
@@ -257,14 +259,16 @@ begin
     raise exception 'outbox.claim_fair: locked % rows and found % of them again', cardinality(v_order.picked), v_moved
       using errcode = 'internal_error';
   end if;
+  v_along := 1048576 / v_moved; -- all together no more than 1 MiB
   return query
   select m.id, v_token, m.namespace, m.task_queue, m.dispatch_key, v_read.shards[u.i], least(v_read.attempts[u.i], 2147483646) + 1,
-         m.content_type, case when claim_fair.payloads then m.headers end, case when claim_fair.payloads then m.payload end,
+         m.content_type, case when m.along then m.headers end, case when m.along then m.payload end,
          v_until, case when m.id = any (v_probes) then 0 else u.pass end, v_read.sizes[u.i], v_read.suspects[u.i],
          m.created_at, v_read.due_ats[u.i], v_now
   from (select p.* from unnest(v_order.picked, v_order.passes) with ordinality as p(i, pass, n) order by p.n) as u
   cross join lateral ( -- a look-up each, in this order: a join could read every message there is, and payloads be sorted
-    select m.* from outbox.message as m where m.id = v_read.ids[u.i] offset 0
+    select m.*, claim_fair.payloads or v_read.suspects[u.i] = 0 and v_read.sizes[u.i] + pg_column_size(m.headers) <= v_along as along
+    from outbox.message as m where m.id = v_read.ids[u.i] offset 0
   ) as m;
 end $$;
 comment on function outbox.claim_fair is 'Claims due messages, fairly over namespaces';
