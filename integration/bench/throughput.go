@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -35,7 +36,8 @@ func throughput(ctx context.Context, l *lab) error {
 				}
 				settled[q.name()] += l.size.messages
 				passed[crewOf{q.name(), nodes}] = append(passed[crewOf{q.name(), nodes}], p)
-				l.say("%s, %s: %s messages a second, %s bytes of WAL each", q.name(), nodeCount(nodes), number(p.rate), number(p.wal))
+				l.say("%s, %s: %s messages a second, %s bytes of WAL each; CPU time each: PostgreSQL %s us, producers and nodes %s us",
+					q.name(), nodeCount(nodes), number(p.rate), number(p.wal), number(p.server), number(p.own))
 				return nil
 			})
 		}
@@ -81,8 +83,13 @@ func (l *lab) reportPasses(contender string, nodes int, passes []passage, mine s
 			note: "WAL: the difference of pg_current_wal_lsn(), all that the server wrote; full_page_writes on, a checkpoint before each pass",
 			goal: "no more than", reached: func(ours, theirs float64) bool { return ours <= theirs },
 		},
+		{name: "CPU time of PostgreSQL", unit: "us/message", value: func(p passage) float64 { return p.server }},
+		{name: "CPU time of producers and nodes, in Go", unit: "us/message", value: func(p passage) float64 { return p.own }},
 	} {
 		theirs := column(passes, f.value)
+		if theirs.Median == 0 { // not known
+			continue
+		}
 		line := figure{
 			Experiment: "throughput", Case: f.name + ", " + nodeCount(nodes), Contender: contender, Unit: f.unit, summary: theirs, Note: f.note,
 		}
@@ -104,6 +111,8 @@ type passage struct {
 	rate  float64 // messages a second, from the first enqueue to the last settle
 	input float64 // messages a second, to the last enqueue
 	wal   float64 // bytes a message
+
+	server, own float64 // microseconds of CPU time a message: of PostgreSQL, and of producers and nodes; 0: not known
 }
 
 // passThrough sends messages through a queue in which so many are settled already.
@@ -132,6 +141,10 @@ func (l *lab) passThrough(ctx context.Context, q queue, nodes, before int) (pass
 	if err != nil {
 		return passage{}, err
 	}
+	cpuBefore, err := l.cpuTime(ctx)
+	if err != nil {
+		return passage{}, errors.Join(err, c.stop(ctx))
+	}
 	start := time.Now()
 	g, inner := errgroup.WithContext(ctx)
 	next := make(chan []job, len(batches))
@@ -155,6 +168,8 @@ func (l *lab) passThrough(ctx context.Context, q queue, nodes, before int) (pass
 		err = waitFor(ctx, func() bool { return c.settled() >= int64(n) })
 	}
 	took := time.Since(start)
+	spent, cpuErr := l.cpuTime(ctx)
+	err = errors.Join(err, cpuErr)
 	if stopErr := c.stop(ctx); err == nil {
 		err = stopErr
 	}
@@ -169,7 +184,11 @@ func (l *lab) passThrough(ctx context.Context, q queue, nodes, before int) (pass
 	if err == nil && (done != before+n || delivered.Load() != int64(n) || c.settled() != int64(n)) {
 		err = fmt.Errorf("of %d messages %d were delivered, %d reported as settled, %d are", n, delivered.Load(), c.settled(), done-before)
 	}
-	return passage{rate: float64(n) / took.Seconds(), input: float64(n) / input.Seconds(), wal: wal / float64(n)}, err
+	p := passage{rate: float64(n) / took.Seconds(), input: float64(n) / input.Seconds(), wal: wal / float64(n)}
+	if spent = spent.since(cpuBefore); spent.known {
+		p.server, p.own = float64(spent.server.Nanoseconds())/1000/float64(n), float64(spent.own.Nanoseconds())/1000/float64(n)
+	}
+	return p, err
 }
 
 func nodeCount(n int) string {
