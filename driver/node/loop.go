@@ -64,6 +64,7 @@ type loop struct {
 	cutPruning  context.CancelFunc // breaks off the prune that is under way; nil: none is
 	prunes      chan prune         // that prune, once it is over
 	prunedSoFar int64              // messages
+	madeUp      int64              // of those settled so far: as many were pruned since, or none were left
 	pruneMore   bool               // the last prune left some that can go
 
 	draining   bool
