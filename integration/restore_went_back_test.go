@@ -177,3 +177,20 @@ func TestTokensDrawnBesideAHeartbeat(t *testing.T) {
 		t.Errorf("INV-9: the sequence stands at %d after 50 claims from %d on", after, before)
 	}
 }
+
+// A lift of before the database went back has a larger token than what is claimed now, and makes nothing of that old:
+// what fails counts and is charged (INV-16).
+func TestWentBackBehindALift(t *testing.T) {
+	t.Parallel()
+	db := setUp(t, "select outbox.enqueue('n', 'q', 'k', ''), outbox.hold('n', 'q'), outbox.lift('n', 'q')")
+	run(t, db.Pool, "update outbox.destination set lifted_at = now() - interval '1 h', lift_token = 9000000000000000000")
+	row := claimOne(t, db.Pool, "n1")
+	run(t, db.Pool, "select outbox.fail_destination(array[$1::bigint], array[$2::bigint], '{unreachable}')", row.ID, row.Token)
+	if got := one[int](t, db.Pool, "select attempt from outbox.pending"); got != 1 {
+		t.Errorf("the message is pending with attempt %d, want 1", got)
+	}
+	run(t, db.Pool, "select outbox.observe('{n}', '{q}')")
+	if got := one[int](t, db.Pool, "select score from outbox.destination"); got != 4 {
+		t.Errorf("the destination has a score of %d, want 4", got)
+	}
+}
