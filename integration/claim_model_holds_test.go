@@ -29,7 +29,7 @@ type modelDestination struct {
 	Probe     modelProbe
 	Lifted    modelInstant
 	LiftToken int64
-	Before    int64 // the highest token when the hold began, or an operator made it longer
+	Before    int64 // the highest token when the hold began
 }
 
 type modelProbe struct{ ID, Token int64 }
@@ -260,7 +260,7 @@ func (o *modelOutbox) count(d *modelDestination, isAll bool, r modelReport, fres
 	return false
 }
 
-// hold is an operator's: a hold that is there gets longer, never shorter.
+// hold is an operator's: a hold that is there gets longer, never shorter. Its probe stays out, and says nothing more.
 func (o *modelOutbox) hold(lane modelLane, until modelInstant, now modelInstant, token int64) {
 	d := o.destinations[lane]
 	if d == nil {
@@ -268,10 +268,10 @@ func (o *modelOutbox) hold(lane modelLane, until modelInstant, now modelInstant,
 		o.destinations[lane] = d
 	}
 	if d.State != "held" {
-		*d = modelDestination{State: "held", Shared: d.Shared, Since: now, Lifted: d.Lifted, LiftToken: d.LiftToken}
+		*d = modelDestination{State: "held", Shared: d.Shared, Since: now, Lifted: d.Lifted, LiftToken: d.LiftToken, Before: token}
 	}
 	if d.Until.Most < until.Least {
-		d.Until, d.Probe, d.Before = until, modelProbe{}, token
+		d.Until, d.LiftToken = until, modelLifted
 	}
 }
 
@@ -338,14 +338,14 @@ func (o *modelOutbox) up(ids []int64) []modelReport {
 	return reports
 }
 
-// holds says what holds a message's destination: nothing, a hold, and whether the message is its probe. old: it was
-// claimed before a hold of it was lifted.
+// holds says what holds a message's destination: nothing, a hold, and whether the message is its probe, of which it
+// hears. old: it was claimed before a hold of it was lifted, or made longer by an operator.
 func (o *modelOutbox) holds(m *modelMessage) (held, probe, old bool) {
 	for _, lane := range []modelLane{m.modelLane, {Queue: m.Queue}} {
 		d := o.destination(lane)
 		if d.State == "held" {
 			held = true
-			probe = probe || d.Probe == modelProbe{m.ID, m.Token}
+			probe = probe || d.Probe == modelProbe{m.ID, m.Token} && m.Token >= d.LiftToken
 		}
 		old = old || m.Token < d.LiftToken
 	}

@@ -111,6 +111,15 @@ func mutantsOfHolds() map[string]mutant {
 		"INV-16 a hold gets shorter": {
 			"hold.sql", "if v_until > v_is.held_until or v_is.held_until is null then", "if true then", mutantHolds(17),
 		},
+		"INV-16 a hold that gets longer forgets the probe that is out": {
+			"hold.sql", "v_is.lift_token := nextval('outbox.claim_token');", "v_is.probe_id := null; v_is.probe_token := null;", mutantHolds(1),
+		},
+		"INV-16 a probe lifts a hold that got longer meanwhile": {
+			"hold.sql", "v_is.lift_token := nextval('outbox.claim_token');", "", mutantHolds(1),
+		},
+		"INV-16 what a probe says of a hold that got longer meanwhile is reported": {
+			"fail_destination.sql", "d.probe and not d.old", "d.probe", mutantScenario("hold_operator"),
+		},
 		"INV-16 what was claimed before an operator's lift counts": {
 			"lift.sql", "v_is.lift_token := nextval('outbox.claim_token');", "", mutantHolds(1),
 		},

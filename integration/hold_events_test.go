@@ -29,7 +29,7 @@ func TestHoldEventsAtOnce(t *testing.T) {
 	first := whileWaiting(t, db, a, asks(0, a))
 	second := make(chan error, 1)
 	go func() { second <- asks(1, b)() }()
-	await(t, db.Pool, `select a.wait_event_type = 'Lock' or a.state = 'idle' and a.query like '%hold_events%' from pg_stat_activity as a where a.pid = $1`, b.PgConn().PID())
+	await(t, db.Pool, `select coalesce(a.wait_event_type, '') = 'Lock' or a.state = 'idle' and a.query like '%hold_events%' from pg_stat_activity as a where a.pid = $1`, b.PgConn().PID())
 	commit(t, slow)
 	for _, err := range []error{first(), <-second} {
 		if err != nil {

@@ -19,8 +19,8 @@ as $$
 --   busy         it asked for time: holds says how much
 --   gone         it is no more
 --
--- What fails at a destination that is held, or was claimed before the last hold of it was lifted, says nothing
--- of it: it is not reported, not charged, and due as it was. What is reported of a destination that is held, the
+-- What fails at a destination that is held, or was claimed before the last hold of it was lifted, or made longer by an
+-- operator, says nothing of it: it is not reported, not charged, and due as it was. What is reported of a destination that is held, the
 -- probe, or that is held from now on, since it is busy or gone, is not charged either, and due config.hold_base
 -- from now, behind the others. All else is as retry() does it. shared says of each whether other namespaces'
 -- messages of the route go to the same endpoint. What is claimed before a claim has read the reports goes on.
@@ -62,13 +62,15 @@ begin
     select u.*, s.held, s.counts, s.held or not s.counts or u.kind in ('busy', 'gone') as uncharged
     from u
     cross join lateral (
-      select coalesce(bool_or(d.state = 'held'), false) as held,
-             coalesce(bool_or(d.state = 'held' and (d.probe_id, d.probe_token) = (u.id, u.claim_token)), false)
-               or not coalesce(bool_or(d.state = 'held' or u.claim_token < d.lift_token -- where the database went back, its token says nothing
-                                                           and d.lift_token <= (select t.last_value from outbox.claim_token as t)), false) as counts
-      from (select d.* from outbox.destination as d where d.task_queue = u.task_queue and d.namespace = u.namespace
-            union all
-            select d.* from outbox.destination as d where d.task_queue = u.task_queue and d.namespace is null) as d
+      select coalesce(bool_or(d.held), false) as held,
+             coalesce(bool_or(d.probe and not d.old), false) or not coalesce(bool_or(d.held or d.old), false) as counts
+      from (select d.state = 'held' as held, d.state = 'held' and (d.probe_id, d.probe_token) = (u.id, u.claim_token) as probe,
+                   u.claim_token < d.lift_token -- where the database went back, its token says nothing
+                     and d.lift_token <= (select t.last_value from outbox.claim_token as t) as old
+            from (select d.* from outbox.destination as d where d.task_queue = u.task_queue and d.namespace = u.namespace
+                  union all
+                  select d.* from outbox.destination as d where d.task_queue = u.task_queue and d.namespace is null) as d
+      ) as d
     ) as s
   ), reported as (
     insert into outbox.report (at, kind, message_id, claim_token, namespace, task_queue, shared, hold, node, reason)

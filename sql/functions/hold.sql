@@ -6,7 +6,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 -- Holds a destination from the next claim on: a route of a namespace, or, with a null namespace, the
 -- route of all. For a time, after which one message is tried, or, without duration, until somebody
--- lifts it. A hold that is there already gets longer, never shorter. What is claimed goes on; what
+-- lifts it. A hold that is there already gets longer, never shorter; a probe that is out then says
+-- nothing any more, and there is no other one before it is back. What is claimed goes on; what
 -- is held stays pending, unwritten and uncharged. Returns until when. Not the same as pause(), which
 -- nothing but resume() or its own end takes back.
 declare
@@ -28,11 +29,12 @@ begin
     v_is.failed := '{}';
     v_is.failed_of := '{}';
     v_is.score := 0;
+    v_is.probe_id := null; -- of a hold that is over
+    v_is.probe_token := null;
   end if;
   if v_until > v_is.held_until or v_is.held_until is null then
     v_is.held_until := v_until;
-    v_is.probe_id := null; -- one that is out was claimed before, and lifts nothing any more
-    v_is.probe_token := null;
+    v_is.lift_token := nextval('outbox.claim_token'); -- a probe that is out stays the one that is out, and lifts nothing any more
   end if;
   v_is.held_by := session_user;
   v_is.reason := coalesce(left(nullif(hold.reason, ''), 1000), case when v_is.held_since < v_now then v_is.reason end);
