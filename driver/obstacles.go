@@ -11,7 +11,7 @@ import (
 type Obstacle struct {
 	Session string  `json:"session"` // who it is, in words
 	Shards  []int32 `json:"shards"`  // the shards whose locks it holds
-	Others  int32   `json:"others"`  // how many other locks it holds: of nodes, heartbeats and cancels
+	Others  int32   `json:"others"`  // how many other locks it holds: of nodes, heartbeats, cancels and destinations
 	Remedy  string  `json:"remedy"`  // the SQL that ends it
 }
 

@@ -151,3 +151,49 @@ func TestStrayLockOnce(t *testing.T) {
 	sweepFails(t, db.DSN, 1, []string{"once", "--sink", "stdout"}, "other claims hold the shards",
 		fmt.Sprintf("select pg_terminate_backend(%d)", stranger.PgConn().PID()))
 }
+
+// TestStrayFoldLock: a role without any right, or a prepared transaction with a hold in it, has the lock of destinations.
+// Claims go on, and everything says what stands still; commands that need the lock name the holder and end.
+func TestStrayFoldLock(t *testing.T) {
+	t.Parallel()
+	db := setUp(t, `select outbox.configure('{"claim_idle_timeout": "200 ms"}'), outbox.enqueue('a', 'q', 'k', '')`)
+	conn := db.Connect(t)
+	told := func(holder, remedy string) {
+		t.Helper()
+		await(t, conn, `select count(*) = 1 from outbox.claim_obstacles()`)
+		if got, want := one[string](t, conn, `select c.detail from outbox.check() as c where c.guarantee = 'locks'`),
+			"holds the lock of destinations, and is not claiming: no destination becomes held and no hold ends, while claims go on"; got != want {
+			t.Errorf("check says %q, want %q", got, want)
+		}
+		for _, command := range []string{"nodes", "status"} {
+			if out := sweep(t, db.DSN, command); !strings.Contains(out, remedy) || !strings.Contains(out, "destinations") || strings.Contains(out, "nothing is claimed from its") {
+				t.Errorf("sweep %s does not say what stands still:\n%s", command, out)
+			}
+		}
+		for _, args := range [][]string{{"hold", "a", "--queue", "q"}, {"lift", "--all", "--queue", "q"}, {"purge", "gone", "--yes"}} {
+			sweepFails(t, db.DSN, 1, args, args[0]+": a lock was not granted within 400ms: it is held by "+holder, "To end it: "+remedy)
+		}
+	}
+	stranger := db.Connect(t, pgtest.Param("application_name", "stranger"))
+	strayTake(t, stranger, 1027)
+	ui := serveUI(t, db.DSN, "--actions")
+	wantTexts(t, "the pages", ui.page(t, "/"), "what needs them stands still")
+	told(fmt.Sprintf("pid %d (stranger, ", stranger.PgConn().PID()), fmt.Sprintf("select pg_terminate_backend(%d)", stranger.PgConn().PID()))
+	if err := stranger.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, conn, `select count(*) = 0 from outbox.claim_obstacles()`)
+	wantTexts(t, "without the stranger", sweep(t, db.DSN, "hold", "a", "--queue", "q"), "is held until it is lifted")
+
+	if one[string](t, conn, `select current_setting('max_prepared_transactions')`) == "0" {
+		t.Skip("max_prepared_transactions is 0 here: no transaction can be prepared")
+	}
+	gid := "held " + one[string](t, conn, `select current_database()::text`)
+	run(t, conn, fmt.Sprintf(`begin isolation level read committed; select outbox.hold('a', 'other'); prepare transaction '%s'`, gid))
+	rollback := fmt.Sprintf("rollback prepared '%s'", gid)
+	t.Cleanup(func() { _, _ = conn.Exec(context.Background(), rollback) })
+	told(fmt.Sprintf("transaction '%s', prepared by ", gid), rollback)
+	wantClaimed(t, "a claim beside it", claimOn(t, conn, "node", longShards(), 10), 0)
+	run(t, conn, rollback)
+	wantTexts(t, "without it", sweep(t, db.DSN, "lift", "a", "--queue", "q"), "lifted the hold")
+}

@@ -88,3 +88,36 @@ func TestHoldProbePassesTheCeiling(t *testing.T) {
 	wantClaimed(t, "beside strict namespaces at their ceiling", rows, 1)
 	wantClaimed(t, "of the one that has room", holdOf(rows, "ns8"), 1)
 }
+
+// TestHoldProbeFailsForItself: a probe that fails for its message's own reason is a dead letter, the hold stays, and the
+// next message is tried at once. A message that always finds its destination busy is never charged, whatever its
+// number of attempts, and is found by the reason of its last one, as docs/delivery.md says.
+func TestHoldProbeFailsForItself(t *testing.T) {
+	t.Parallel()
+	db := setUp(t, longBacklog(1, 1, 3, 1)+`; select outbox.configure('{"max_attempts": 2}'), outbox.hold('ns1', 'q1', '1 h')`)
+	conn := db.Connect(t)
+	holdOver(t, conn)
+	for range 2 {
+		probe := claimOn(t, conn, "n", longShards(), 10)
+		wantClaimed(t, "the probe", probe, 1)
+		settleAll(t, conn, "fail", probe)
+		if got := one[string](t, conn, `select m.status from outbox.messages as m where m.id = $1`, probe[0].ID); got != "failed" {
+			t.Errorf("a probe that failed for its own reason is %s", got)
+		}
+		if got := one[string](t, conn, `select h.state from outbox.holds as h`); got != "probing" {
+			t.Errorf("the destination is %s after it", got)
+		}
+	}
+	for range 5 {
+		holdOver(t, conn)
+		probe := claimOn(t, conn, "n", longShards(), 10)
+		wantClaimed(t, "the last message", probe, 1)
+		holdFail(t, conn, "busy", probe...)
+		run(t, conn, `update outbox.pending as p set visible_after = clock_timestamp() - interval '1 s', ripe = true`)
+		claimOn(t, conn, "reads", []int{0}, 1)
+	}
+	if got := one[int](t, conn, `select count(*)::int from outbox.messages as m
+		where m.namespace = 'ns1' and m.task_queue = 'q1' and m.status = 'pending' and m.attempt = 0 and m.error like '%(not charged: %'`); got != 1 {
+		t.Errorf("%d messages that found their destination busy five times are found, uncharged and pending, want 1", got)
+	}
+}

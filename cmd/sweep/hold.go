@@ -95,7 +95,7 @@ func (c *holdCmd) Run(ctx context.Context, a *app) error {
 		if err := c.warnUnknown(ctx, a, conn); err != nil {
 			return err
 		}
-		return inTx(ctx, conn, func(tx pgx.Tx) error {
+		return inLockTx(ctx, conn, func(tx pgx.Tx) error {
 			err := tx.QueryRow(ctx, `select nullif(outbox.hold($1::text, $2::text, $3::text::interval, $4::text), 'infinity')`,
 				c.Namespace, c.Queue, length, c.Reason).Scan(&r.Until)
 			if err != nil {
@@ -138,7 +138,7 @@ Examples:
 func (c *liftCmd) Run(ctx context.Context, a *app) error {
 	var lifted bool
 	err := a.withConn(ctx, func(conn *pgx.Conn) error {
-		err := inTx(ctx, conn, func(tx pgx.Tx) error {
+		err := inLockTx(ctx, conn, func(tx pgx.Tx) error {
 			if err := tx.QueryRow(ctx, `select outbox.lift($1::text, $2::text)`, c.Namespace, c.Queue).Scan(&lifted); err != nil {
 				return fmt.Errorf("lift: %w", err)
 			}

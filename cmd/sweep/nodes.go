@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/overview"
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/shards"
+	"github.com/fairclaim/fairclaim/driver"
 )
 
 type nodesCmd struct {
@@ -70,6 +71,18 @@ func (c *nodesCmd) Run(ctx context.Context, a *app) error {
 	return printOwners(a, r.Cluster, r.Shards)
 }
 
+// standsStill says what waits for somebody who holds locks.
+func standsStill(o driver.Obstacle) string {
+	var waits []string
+	if len(o.Shards) > 0 {
+		waits = append(waits, "nothing is claimed from its shards")
+	}
+	if o.Others > 0 {
+		waits = append(waits, `what needs the other locks stands still, which are of nodes, heartbeats, cancels or destinations: "sweep check" says what`)
+	}
+	return strings.Join(waits, "; ")
+}
+
 func kind(n overview.Node) string {
 	switch {
 	case n.HeartbeatAt == nil:
@@ -98,15 +111,8 @@ func printOwners(a *app, n overview.Cluster, count int32) error {
 			}
 		}
 	}
-	for _, o := range n.Obstacles {
-		held := plural(int64(o.Others), "other lock")
-		if len(o.Shards) > 0 {
-			held = "those of shards " + shards.Format(o.Shards) + ", " + held
-		}
-		if err := a.printf("%s holds locks of claims (%s) and is not claiming: nothing is claimed from its shards. To end it: %s",
-			visible(o.Session), held, visible(o.Remedy)); err != nil {
-			return err
-		}
+	if err := printObstacles(a, n); err != nil {
+		return err
 	}
 	switch len(n.Unowned) {
 	case 0:
@@ -115,4 +121,18 @@ func printOwners(a *app, n overview.Cluster, count int32) error {
 		return a.printf("unowned shards: all; no live node has any, only 'sweep once' claims from them")
 	}
 	return a.printf("unowned shards: %s; only 'sweep once' claims from them until a node has them", shards.Format(n.Unowned))
+}
+
+func printObstacles(a *app, n overview.Cluster) error {
+	for _, o := range n.Obstacles {
+		held := plural(int64(o.Others), "other lock")
+		if len(o.Shards) > 0 {
+			held = "those of shards " + shards.Format(o.Shards) + ", " + held
+		}
+		if err := a.printf("%s holds locks of the outbox (%s) and is not claiming: %s. To end it: %s",
+			visible(o.Session), held, standsStill(o), visible(o.Remedy)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -101,12 +101,16 @@ func (c *purgeCmd) purge(ctx context.Context, a *app, conn *pgx.Conn) (r purgeRe
 		var purged int64
 		var next *int64
 		var enqueued *bool
-		err := inTx(working, conn, func(tx pgx.Tx) error {
-			return tx.QueryRow(working, `select p.purged, p.next, p.enqueued from outbox.purge($1::text, $2::int, $3::bigint) as p`,
+		err := inLockTx(working, conn, func(tx pgx.Tx) error {
+			err := tx.QueryRow(working, `select p.purged, p.next, p.enqueued from outbox.purge($1::text, $2::int, $3::bigint) as p`,
 				c.Namespace, chunkRows, after).Scan(&purged, &next, &enqueued)
+			if err != nil {
+				return fmt.Errorf("purge: %w", err)
+			}
+			return nil
 		})
 		if err != nil {
-			return r, fmt.Errorf("purge: %w", err)
+			return r, err
 		}
 		r.Purged += purged
 		if next == nil {

@@ -142,6 +142,9 @@ func (s status) printHolds(a *app) error {
 
 func (s status) printNodes(a *app) error {
 	if len(s.Nodes) == 0 {
+		if err := printObstacles(a, s.Cluster); err != nil {
+			return err
+		}
 		return a.printf("No node has claimed or sent a heartbeat yet.\n")
 	}
 	t := newTable(a.stdout, s.wide, "NODE", "STATE", "SHARDS", "IN FLIGHT", "LAST CLAIM", "ROWS")

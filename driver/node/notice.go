@@ -24,7 +24,7 @@ const (
 	NoticeFailed        Notice = "failed"         // a message has failed for good
 	NoticeUnownedShards Notice = "unowned_shards" // no live node owns some shards: nothing is claimed from them
 	NoticeViolation     Notice = "violation"      // an audit has found a guarantee violated
-	NoticeShutOut       Notice = "shut_out"       // a session that is not claiming keeps claims from shards
+	NoticeShutOut       Notice = "shut_out"       // a session that is not claiming keeps claims from shards, or holds other locks
 
 	// Of destinations.
 	NoticeHeld   Notice = "held"    // nothing is claimed for one any more
@@ -190,8 +190,12 @@ func violationNotice(v driver.Violation) notice {
 
 // shutOutNotice has one key an hour for the same session.
 func shutOutNotice(o driver.Obstacle, now time.Time) notice {
+	text := "a session keeps claims from shards"
+	if len(o.Shards) == 0 {
+		text = "a session that is not claiming holds locks of nodes, heartbeats, cancels or destinations"
+	}
 	return notice{
-		name: NoticeShutOut, level: slog.LevelWarn, text: "a session keeps claims from shards",
+		name: NoticeShutOut, level: slog.LevelWarn, text: text,
 		key:    o.Session + "\x00" + o.Remedy + "\x00" + now.UTC().Format("2006-01-02T15"),
 		fields: []any{"session", o.Session, "shards", len(o.Shards), "other_locks", o.Others, "remedy", o.Remedy},
 	}

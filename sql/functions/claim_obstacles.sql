@@ -7,8 +7,8 @@ as $$
   -- Who holds locks of this outbox and is not claiming: a row for each session, and each transaction
   -- that was prepared with a claim in it and forgotten. Nothing is claimed from the shards that it
   -- holds until it ends. shards are these, others is how many other locks it holds: those of
-  -- nodes, of heartbeats and of cancels. remedy is the SQL that ends the session or transaction.
-  -- With claims, those who claim at this moment are listed, too: for a caller that has been
+  -- nodes, of heartbeats, of cancels and of destinations. remedy is the SQL that ends the session or
+  -- transaction. With claims, those who claim at this moment are listed, too: for a caller that has been
   -- shut out for long.
   select l.session, coalesce(array_agg(l.key order by l.key) filter (where l.key between 0 and 1023), '{}'),
          (count(*) filter (where l.key < 0 or l.key > 1023))::int, l.remedy

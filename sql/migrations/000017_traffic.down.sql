@@ -103,6 +103,53 @@ drop function outbox.check(newest bigint, max int);
 -- dropped: sql/functions/audit_vacuum.sql
 drop function outbox.audit_vacuum();
 
+-- >>> sql/functions/claim_obstacles.sql
+-- requires: claim_locks.sql
+create or replace function outbox.claim_obstacles(claims boolean default false)
+returns table (session text, shards int[], others int, remedy text)
+language sql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  -- Who holds locks of this outbox and is not claiming: a row for each session, and each transaction
+  -- that was prepared with a claim in it and forgotten. Nothing is claimed from the shards that it
+  -- holds until it ends. shards are these, others is how many other locks it holds: those of
+  -- nodes, of heartbeats and of cancels. remedy is the SQL that ends the session or transaction.
+  -- With claims, those who claim at this moment are listed, too: for a caller that has been
+  -- shut out for long.
+  select l.session, coalesce(array_agg(l.key order by l.key) filter (where l.key between 0 and 1023), '{}'),
+         (count(*) filter (where l.key < 0 or l.key > 1023))::int, l.remedy
+  from outbox.claim_locks() as l
+  where l.stray or claim_obstacles.claims
+  group by l.session, l.remedy
+  order by l.session;
+$$;
+comment on function outbox.claim_obstacles is 'Who holds locks of claims and is not claiming';
+revoke all on function outbox.claim_obstacles from public;
+-- <<< sql/functions/claim_obstacles.sql
+
+-- >>> sql/functions/audit_locks.sql
+-- requires: claim_obstacles.sql shards_text.sql
+create or replace function outbox.audit_locks()
+returns table (guarantee text, subject text, detail text, hint text)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+-- The part of check() about locks of claims that are held by somebody who is not claiming.
+begin
+  return query
+  select 'locks', o.session,
+         'holds ' || concat_ws(' and ', 'the locks of shards ' || outbox.shards_text(o.shards),
+                   case when o.others > 0 then format('%s locks of nodes, heartbeats or cancels', o.others) end)
+         || ', and is not claiming'
+         || case when o.shards <> '{}' then ': nothing is claimed from these shards' else '' end,
+         'To end it: ' || o.remedy
+  from outbox.claim_obstacles() as o;
+end $$;
+comment on function outbox.audit_locks is 'The part of check() about locks that strangers hold';
+revoke all on function outbox.audit_locks from public;
+-- <<< sql/functions/audit_locks.sql
+
 -- >>> sql/functions/lock_class.sql
 create or replace function outbox.lock_class()
 returns int

@@ -92,6 +92,59 @@ drop function outbox.claim_walk(node text, next_held int[], held int, batch int,
 -- dropped: sql/functions/walk_namespaces.sql
 drop function outbox.walk_namespaces(after text, wrapped boolean, until text, size int, detours outbox.detour[]);
 
+-- >>> sql/functions/lock_class.sql
+create or replace function outbox.lock_class()
+returns int
+language sql stable parallel safe
+-- The class of this outbox's advisory locks: the oid of outbox.pending (an oid is
+-- unsigned, hence the wrap), so that an application's own locks cannot collide.
+-- Keys 0 to 1023 are shards, negative ones are nodes (see node_lock), 1024 is cancel_lock, 1025 share_lock,
+-- 1026 pass_token, 1027 fold_lock, 1028 hold_events.
+begin atomic
+  select 'outbox.pending'::regclass::oid::bigint::bit(32)::int;
+end;
+comment on function outbox.lock_class is 'The class (first key) of the outbox''s advisory locks';
+revoke all on function outbox.lock_class from public;
+-- <<< sql/functions/lock_class.sql
+
+-- >>> sql/functions/audit_locks.sql
+-- requires: claim_locks.sql cancel_lock.sql share_lock.sql fold_lock.sql shards_text.sql
+create or replace function outbox.audit_locks()
+returns table (guarantee text, subject text, detail text, hint text)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+-- The part of check() about locks of claims that are held by somebody who is not claiming, and what
+-- stands still until he ends.
+begin
+  return query
+  select 'locks', o.session,
+         'holds ' || concat_ws(' and ', 'the locks of shards ' || outbox.shards_text(o.shards),
+                   case when o.nodes > 0 then format('%s locks of nodes', o.nodes) end,
+                   case when o.cancels then 'the lock of cancels' end,
+                   case when o.sharing then 'the lock of heartbeats' end,
+                   case when o.folds then 'the lock of destinations' end,
+                   case when o.others > 0 then format('%s other locks', o.others) end)
+         || ', and is not claiming'
+         || coalesce(': ' || nullif(concat_ws('; ',
+                   case when o.shards <> '{}' then 'nothing is claimed from these shards' end,
+                   case when o.nodes > 0 then 'the nodes of these names claim nothing' end,
+                   case when o.cancels then 'no message is cancelled or purged' end,
+                   case when o.sharing then 'shards are not given to other nodes' end,
+                   case when o.folds then 'no destination becomes held and no hold ends, while claims go on' end), ''), ''),
+         'To end it: ' || o.remedy
+  from (select l.session, l.remedy, coalesce(array_agg(l.key order by l.key) filter (where l.key between 0 and 1023), '{}') as shards,
+               count(*) filter (where l.key < 0) as nodes, bool_or(l.key = 1024) as cancels,
+               bool_or(l.key = outbox.share_lock()) as sharing, bool_or(l.key = outbox.fold_lock()) as folds,
+               count(*) filter (where l.key > 1023 and l.key not in (1024, outbox.share_lock(), outbox.fold_lock())) as others
+        from outbox.claim_locks() as l where l.stray group by l.session, l.remedy) as o
+  order by o.session;
+end $$;
+comment on function outbox.audit_locks is 'The part of check() about locks that strangers hold';
+revoke all on function outbox.audit_locks from public;
+-- <<< sql/functions/audit_locks.sql
+
 -- >>> sql/functions/audit_vacuum.sql
 create or replace function outbox.audit_vacuum()
 returns table (guarantee text, subject text, detail text, hint text)
@@ -123,21 +176,6 @@ end $$;
 comment on function outbox.audit_vacuum is 'The part of check() about autovacuum';
 revoke all on function outbox.audit_vacuum from public;
 -- <<< sql/functions/audit_vacuum.sql
-
--- >>> sql/functions/lock_class.sql
-create or replace function outbox.lock_class()
-returns int
-language sql stable parallel safe
--- The class of this outbox's advisory locks: the oid of outbox.pending (an oid is
--- unsigned, hence the wrap), so that an application's own locks cannot collide.
--- Keys 0 to 1023 are shards, negative ones are nodes (see node_lock), 1024 is cancel_lock, 1025 share_lock,
--- 1026 pass_token, 1027 fold_lock, 1028 hold_events.
-begin atomic
-  select 'outbox.pending'::regclass::oid::bigint::bit(32)::int;
-end;
-comment on function outbox.lock_class is 'The class (first key) of the outbox''s advisory locks';
-revoke all on function outbox.lock_class from public;
--- <<< sql/functions/lock_class.sql
 
 -- >>> sql/functions/check.sql
 -- requires: bad_argument.sql audit_messages.sql audit_claims.sql audit_indexes.sql audit_schema.sql audit_bindings.sql audit_names.sql audit_locks.sql audit_destinations.sql audit_vacuum.sql
@@ -1623,6 +1661,30 @@ end $$;
 comment on function outbox.claim_fair is 'Claims due messages, fairly over namespaces';
 revoke all on function outbox.claim_fair from public;
 -- <<< sql/functions/claim_fair.sql
+
+-- >>> sql/functions/claim_obstacles.sql
+-- requires: claim_locks.sql
+create or replace function outbox.claim_obstacles(claims boolean default false)
+returns table (session text, shards int[], others int, remedy text)
+language sql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  -- Who holds locks of this outbox and is not claiming: a row for each session, and each transaction
+  -- that was prepared with a claim in it and forgotten. Nothing is claimed from the shards that it
+  -- holds until it ends. shards are these, others is how many other locks it holds: those of
+  -- nodes, of heartbeats, of cancels and of destinations. remedy is the SQL that ends the session or
+  -- transaction. With claims, those who claim at this moment are listed, too: for a caller that has been
+  -- shut out for long.
+  select l.session, coalesce(array_agg(l.key order by l.key) filter (where l.key between 0 and 1023), '{}'),
+         (count(*) filter (where l.key < 0 or l.key > 1023))::int, l.remedy
+  from outbox.claim_locks() as l
+  where l.stray or claim_obstacles.claims
+  group by l.session, l.remedy
+  order by l.session;
+$$;
+comment on function outbox.claim_obstacles is 'Who holds locks of claims and is not claiming';
+revoke all on function outbox.claim_obstacles from public;
+-- <<< sql/functions/claim_obstacles.sql
 
 -- >>> sql/functions/enqueue_batch.sql
 -- requires: looks_like_hex.sql bad_argument.sql shard_of.sql span.sql

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/overview"
 	"github.com/fairclaim/fairclaim/driver"
@@ -52,12 +54,15 @@ func (s *Server) write(ctx context.Context, do func(context.Context, pgx.Tx) err
 	defer cancel()
 	for try := 1; ; try++ {
 		err := pgx.BeginTxFunc(ctx, s.Pool, s.Write, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, `select set_config('statement_timeout', $1::text, true)`, fmt.Sprint(pageTimeout.Milliseconds())); err != nil {
+			if _, err := tx.Exec(ctx, `select set_config('statement_timeout', $1::text, true), set_config('lock_timeout', $2::text, true)`,
+				fmt.Sprint(pageTimeout.Milliseconds()), fmt.Sprint(pageTimeout.Milliseconds()/2)); err != nil {
 				return err
 			}
 			return do(ctx, tx)
 		})
-		if err == nil || try == maxTries || !driver.TryAgain(err) {
+		var pg *pgconn.PgError
+		locked := errors.As(err, &pg) && pg.Code == "55P03" // lock_not_available: there is no time to wait as long again
+		if err == nil || try == maxTries || locked || !driver.TryAgain(err) {
 			return err
 		}
 	}
@@ -222,8 +227,11 @@ func (o outbox) Troubles() []string {
 	case live > 0 && len(o.Unowned) > 0:
 		list = append(list, fmt.Sprintf("%s of %d have no node: the messages on them wait.", plural(int64(len(o.Unowned)), "shard"), o.Shards))
 	}
-	if len(o.Obstacles) > 0 {
+	switch {
+	case slices.ContainsFunc(o.Obstacles, func(o driver.Obstacle) bool { return len(o.Shards) > 0 }):
 		list = append(list, "Somebody holds locks of claims and is not claiming: nothing is claimed from those shards. See Nodes.")
+	case len(o.Obstacles) > 0:
+		list = append(list, "Somebody who is not claiming holds locks of nodes, heartbeats, cancels or destinations: what needs them stands still. See Nodes.")
 	}
 	return list
 }

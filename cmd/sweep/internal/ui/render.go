@@ -127,6 +127,11 @@ func (s *Server) explain(ctx context.Context, err error) *problem {
 				status: http.StatusServiceUnavailable, Title: "Another version",
 				Text: "The schema outbox is not of the version that this sweep needs: " + shown(pg.Message) + ".", Hint: "See “sweep migrate version”.",
 			}
+		case pg.Code == "55P03":
+			return &problem{
+				status: http.StatusServiceUnavailable, Title: "Somebody is in the way", Text: "Another session has held a lock that this needs for long.",
+				Hint: "Try again. The page Nodes says who holds locks and is not claiming, and how to end it.",
+			}
 		case pg.Code == "57014":
 			return &problem{status: http.StatusServiceUnavailable, Title: "Too slow", Text: "The database took too long to answer.", Hint: "Try again."}
 		}
