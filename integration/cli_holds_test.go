@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 )
 
 // What an operator types to see, make and lift holds.
@@ -25,7 +26,7 @@ func TestCLIHolds(t *testing.T) {
 	}
 	for _, command := range []string{"holds", "status"} {
 		got := sweep(t, db.DSN, command)
-		if !strings.Contains(got, "their maintenance") || !strings.Contains(got, "(all)") || !strings.Contains(got, "lifted") {
+		if !strings.Contains(got, "their maintenance") || !strings.Contains(got, "(all)") || !strings.Contains(got, "it is lifted") {
 			t.Errorf("%s:\n%s", command, got)
 		}
 	}
@@ -48,10 +49,40 @@ func TestCLIHolds(t *testing.T) {
 		if got := sweep(t, db.DSN, "lift", namespace, "--queue", "hooks"); !strings.HasPrefix(got, "lifted the hold of route") {
 			t.Errorf("lift: %q", got)
 		}
-		if got := sweep(t, db.DSN, "lift", namespace, "--queue", "hooks"); !strings.HasSuffix(got, " was not held\n") {
+		if got := sweep(t, db.DSN, "lift", namespace, "--queue", "hooks"); !strings.Contains(got, " was not held\n") {
 			t.Errorf("lift again: %q", got)
 		}
 	}
+	for _, args := range [][]string{{"acme"}, {"--all"}} {
+		sweep(t, db.DSN, append([]string{"hold", "--queue", "hooks"}, args...)...)
+	}
+	for _, want := range []string{"lifted the hold of", "was not held"} {
+		if got := sweep(t, db.DSN, "lift", "acme", "--queue", "hooks"); !strings.Contains(got, want) ||
+			!strings.HasSuffix(got, "\nstill held: route \"hooks\" of all namespaces; to lift that: sweep lift --all --queue hooks\n") {
+			t.Errorf("lift beside a hold of all: %q", got)
+		}
+	}
+	if got := sweep(t, db.DSN, "lift", "--all", "--queue", "hooks"); strings.Contains(got, "still held") {
+		t.Errorf("lift of all: %q", got)
+	}
+	until := one[time.Time](t, db.Pool, "select date_trunc('second', clock_timestamp()) + interval '2 h'")
+	wantTexts(t, "hold until", sweep(t, db.DSN, "hold", "acme", "--queue", "until", "--until", until.Format(time.RFC3339)), "is held until 20")
+	if got := one[bool](t, db.Pool, "select abs(extract(epoch from h.until - $1)) < 1 from outbox.holds as h where h.task_queue = 'until'", until); !got {
+		t.Error("a hold until a time ends at another one")
+	}
+	for _, until := range []string{"2020-01-01", "2999-01-01"} {
+		sweepFails(t, db.DSN, 2, []string{"hold", "acme", "--queue", "q", "--until", until}, "--until is "+until, "a time to come, 366d from now at most")
+	}
+	for value, want := range map[string]string{"yes": "true", "no": "false", "auto": ""} {
+		var r struct{ Shared *bool }
+		if err := json.Unmarshal([]byte(sweep(t, db.DSN, "shared", "mail", value, "--json")), &r); err != nil {
+			t.Fatal(err)
+		}
+		if got := one[string](t, db.Pool, "select coalesce(max(d.shared::text), '') from outbox.destination as d where d.namespace is null and d.task_queue = 'mail'"); got != want || (r.Shared == nil) != (want == "") {
+			t.Errorf("shared %s: %q, %v", value, got, r.Shared)
+		}
+	}
+	wantTexts(t, "shared", sweep(t, db.DSN, "shared", "mail", "no"), `"mail" share no endpoint`)
 	sweepFails(t, db.DSN, 2, []string{"hold", "acme"}, "name the route's --queue", "use sweep pause")
 	sweepFails(t, db.DSN, 2, []string{"lift", "acme"}, "name the route's --queue", "sweep resume")
 	sweepFails(t, db.DSN, 2, []string{"hold", "--queue", "q"}, "name a <namespace>, or --all")

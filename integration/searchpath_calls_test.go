@@ -140,6 +140,10 @@ func TestTrapsAndSweep(t *testing.T) {
 		do("", "hold", "n1", "--queue", "q", "--for", "1h", "--reason", "why")
 		do("", "holds", "n1")
 		do("", "lift", "n1", "--queue", "q")
+		do("", "hold", "n1", "--queue", "q", "--until", time.Now().Add(time.Hour).Format(time.RFC3339))
+		do("", "lift", "n1", "--queue", "q")
+		do("", "shared", "q", "yes")
+		do("", "shared", "q", "auto")
 		run(t, conn, "update outbox.destination set lifted_at = lifted_at - interval '1 minute'")
 		pages := serveUI(t, dsn, "--actions")
 		ran["ui"] = true

@@ -4,6 +4,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,6 +30,11 @@ type app struct {
 	databaseURL    string       // may hold a password: never printed
 	jsonLog        bool
 	args           []string // the command line; errors leave out connection strings in it
+}
+
+// given reports whether a flag stands on the command line.
+func (a *app) given(flag string) bool {
+	return slices.ContainsFunc(a.args, func(arg string) bool { return arg == flag || strings.HasPrefix(arg, flag+"=") })
 }
 
 // setUp takes over the global flags. command is the chosen command as kong

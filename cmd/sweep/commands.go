@@ -34,6 +34,7 @@ type commands struct {
 	Holds      holdsCmd      `cmd:"" help:"Show destinations that are held because they fail."`
 	Hold       holdCmd       `cmd:"" help:"Hold a destination: a route of a namespace, or of all."`
 	Lift       liftCmd       `cmd:"" help:"Lift the hold of a destination."`
+	Shared     sharedCmd     `cmd:"" help:"Say whether namespaces share the endpoint of a route, which is then held for all."`
 	Cancel     cancelCmd     `cmd:"" help:"Cancel messages that are pending or claimed."`
 	Failed     failedCmd     `cmd:"" help:"List dead letters, or count them by what went wrong."`
 	Redrive    redriveCmd    `cmd:"" help:"Make failed or cancelled messages pending again."`

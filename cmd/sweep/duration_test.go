@@ -94,3 +94,17 @@ func FuzzParseDuration(f *testing.F) {
 		}
 	})
 }
+
+// A duration is written as it is read.
+func TestDurationText(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"0s", "30s", "10s", "90ms", "20m", "10m", "1h30m", "2h", "10h", "7d", "1d12h", "366d", "9999d", "-2d", "-1d12h", "1d0.5s"} {
+		d, err := parseDuration(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := duration(d).String(), strings.Replace(text, "1d0.5s", "1d500ms", 1); got != want {
+			t.Errorf("%q is written as %q", text, got)
+		}
+	}
+}

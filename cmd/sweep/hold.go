@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -54,6 +55,7 @@ func (d destination) String() string {
 type holdCmd struct {
 	destination
 	For    *duration `placeholder:"DURATION" env:"SWEEP_HOLD_FOR" help:"For how long, as 30m or 2h: then one message is tried, and if it is delivered, the rest follow. Without it, until \"sweep lift\"."`
+	Until  *instant  `placeholder:"INSTANT" env:"SWEEP_HOLD_UNTIL" help:"Until when, as 2026-01-31T03:00:00Z, or of this machine's time zone: '2026-01-31 03:00': then one message is tried."`
 	Reason *string   `env:"SWEEP_HOLD_REASON" help:"Why it is held, for whoever is on duty next."`
 	jsonFlag
 }
@@ -66,13 +68,20 @@ The outbox holds destinations by itself when they fail; "sweep holds" shows them
 Examples:
 
     sweep hold acme --queue webhooks --for 2h --reason "their maintenance"
+    sweep hold acme --queue webhooks --until '2026-01-31 03:00'
     sweep hold --all --queue mail --reason "provider down"`
 }
 
-// Validate checks the duration.
+// maxHold is the longest hold with an end, as hold() has it.
+const maxHold = duration(366 * 24 * time.Hour)
+
+// Validate checks the end.
 func (c *holdCmd) Validate() error {
-	if c.For != nil && *c.For <= 0 {
-		return fmt.Errorf("--for must be more than 0, not %v", time.Duration(*c.For))
+	switch {
+	case c.For != nil && c.Until != nil:
+		return errors.New("--for and --until exclude each other: give one of them")
+	case c.For != nil && (*c.For <= 0 || *c.For > maxHold):
+		return fmt.Errorf("--for must be more than 0, and %v at most, not %v; without it, the hold has no end", maxHold, *c.For)
 	}
 	return c.destination.Validate()
 }
@@ -96,8 +105,11 @@ func (c *holdCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		return inLockTx(ctx, conn, func(tx pgx.Tx) error {
-			err := tx.QueryRow(ctx, `select nullif(outbox.hold($1::text, $2::text, $3::text::interval, $4::text), 'infinity')`,
-				c.Namespace, c.Queue, length, c.Reason).Scan(&r.Until)
+			if err := c.checkUntil(ctx, tx); err != nil {
+				return err
+			}
+			err := tx.QueryRow(ctx, `select nullif(outbox.hold($1::text, $2::text, coalesce($3::interval, $5::timestamptz - clock_timestamp()), $4::text), 'infinity')`,
+				c.Namespace, c.Queue, length, c.Reason, (*time.Time)(c.Until)).Scan(&r.Until)
 			if err != nil {
 				return fmt.Errorf("hold: %w", err)
 			}
@@ -115,6 +127,23 @@ func (c *holdCmd) Run(ctx context.Context, a *app) error {
 	return a.printf("%s is held until %s, then one message is tried", c.destination, timeText(*r.Until))
 }
 
+// checkUntil refuses an end that is past, or too far, by the database's clock.
+func (c *holdCmd) checkUntil(ctx context.Context, tx pgx.Tx) error {
+	if c.Until == nil {
+		return nil
+	}
+	var fits bool
+	err := tx.QueryRow(ctx, `select $1::timestamptz > t.now and $1::timestamptz <= t.now + $2::interval from clock_timestamp() as t(now)`,
+		(*time.Time)(c.Until), maxHold.interval()).Scan(&fits)
+	switch {
+	case err != nil:
+		return fmt.Errorf("hold: %w", err)
+	case !fits:
+		return usage("--until is %s: give a time to come, %v from now at most; without it, the hold has no end", timeText(time.Time(*c.Until)), maxHold)
+	}
+	return nil
+}
+
 type liftCmd struct {
 	destination
 	jsonFlag
@@ -126,7 +155,7 @@ func (c *liftCmd) Validate() error {
 }
 
 func (liftCmd) Help() string {
-	return `From the next claim on, messages of the destination are claimed again, on all nodes: few in the first seconds, twice as many each second. What held it, the outbox or an operator, does not matter. Where its messages are held for another reason too, "sweep why KEY" says so.
+	return `From the next claim on, messages of the destination are claimed again, on all nodes: few in the first seconds, twice as many each second. What held it, the outbox or an operator, does not matter. Where the route of all namespaces is held too, the command says so; "sweep why KEY" tells of other reasons why a message waits.
 
 Examples:
 
@@ -136,11 +165,19 @@ Examples:
 
 // Run lifts a hold. A destination that is not held is no error.
 func (c *liftCmd) Run(ctx context.Context, a *app) error {
-	var lifted bool
+	var lifted, common bool
 	err := a.withConn(ctx, func(conn *pgx.Conn) error {
 		err := inLockTx(ctx, conn, func(tx pgx.Tx) error {
 			if err := tx.QueryRow(ctx, `select outbox.lift($1::text, $2::text)`, c.Namespace, c.Queue).Scan(&lifted); err != nil {
 				return fmt.Errorf("lift: %w", err)
+			}
+			if c.Namespace == nil {
+				return nil
+			}
+			err := tx.QueryRow(ctx, `select exists (select from outbox.holds as h
+				where h.namespace is null and h.task_queue = $1::text and h.state in ('held', 'probing'))`, c.Queue).Scan(&common)
+			if err != nil {
+				return fmt.Errorf("read the holds: %w", err)
 			}
 			return nil
 		})
@@ -154,10 +191,26 @@ func (c *liftCmd) Run(ctx context.Context, a *app) error {
 		return err
 	case c.JSON:
 		return a.printJSON(struct {
-			Lifted bool `json:"lifted"`
-		}{lifted})
-	case !lifted:
-		return a.printf("%s was not held", c.destination)
+			Lifted    bool `json:"lifted"`
+			HeldOfAll bool `json:"held_of_all"` // the route of all is held: the messages of this namespace wait for that
+		}{lifted, common})
 	}
-	return a.printf("lifted the hold of %s", c.destination)
+	text := "lifted the hold of %s"
+	if !lifted {
+		text = "%s was not held"
+	}
+	if err := a.printf(text, c.destination); err != nil || !common {
+		return err
+	}
+	return a.printf("still held: %s; to lift that: sweep lift --all --queue %s", destination{Queue: c.Queue, All: true}, quoteShell(c.Queue))
+}
+
+// quoteShell is a word of a command line for a shell: in quotes where it has other characters than those of plain names.
+func quoteShell(word string) string {
+	if !strings.ContainsFunc(word, func(r rune) bool {
+		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./", r)
+	}) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(visible(word), "'", `'\''`) + "'"
 }

@@ -79,7 +79,7 @@ func printHolds(a *app, wide bool, rows []holdRow) error {
 			namespace = "(all)"
 		}
 		if h.State == "held" && h.Until == nil {
-			until = "lifted"
+			until = "it is lifted"
 		}
 		if h.ProbeID != nil {
 			until = fmt.Sprintf("message %d is tried by %s", *h.ProbeID, *h.ProbedBy)

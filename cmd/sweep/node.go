@@ -78,6 +78,9 @@ func (f *nodeFlags) config() (node.Config, error) {
 			return node.Config{}, usage("%s is %v: give more than 0", v.flag, v.value)
 		}
 	}
+	if f.Low > f.High && f.High > 0 && f.High <= 1 {
+		return node.Config{}, usage("--high is %v, and --low is %v: give a --low of --high at most", f.High, f.Low)
+	}
 	spare, err := f.spare()
 	if err != nil {
 		return node.Config{}, err

@@ -72,7 +72,7 @@ func (c *pauseCmd) Validate() error {
 	case c.For != nil && c.Until != nil:
 		return errors.New("--for and --until exclude each other: give one of them")
 	case c.For != nil && *c.For <= 0:
-		return fmt.Errorf("--for must be more than 0, not %v", time.Duration(*c.For))
+		return fmt.Errorf("--for must be more than 0, not %v", *c.For)
 	}
 	return c.pauseTarget.Validate()
 }

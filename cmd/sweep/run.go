@@ -80,6 +80,9 @@ func (c *runCmd) Validate() error {
 
 // Run claims and delivers until a signal.
 func (c *runCmd) Run(ctx context.Context, a *app) error {
+	if err := c.checkGiven(a); err != nil {
+		return err
+	}
 	name := c.Node
 	if name == "" {
 		host, err := os.Hostname()
@@ -116,6 +119,20 @@ func (c *runCmd) Run(ctx context.Context, a *app) error {
 		defer stop()
 	}
 	return n.work(ctx, a, n.Run)
+}
+
+// checkGiven refuses flags on the command line that change nothing. Variables of the environment may be there
+// for another command.
+func (c *runCmd) checkGiven(a *app) error {
+	for _, flag := range []string{"--ui-users", "--ui-actions"} {
+		if c.UI == "" && a.given(flag) {
+			return usage("%s goes with --ui", flag)
+		}
+	}
+	if c.EventsNamespace == "" && a.given("--events-namespace") {
+		return usage("--events-namespace must not be empty")
+	}
+	return nil
 }
 
 // survey is what the node finds out about the outbox as a whole: nothing, where nobody can see it.
