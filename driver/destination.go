@@ -26,13 +26,24 @@ const (
 	Gone        Trouble = "gone"        // it is no more
 )
 
+// Reached says who got through to a destination after an attempt there had failed, and before that is reported. A call
+// reports many attempts at once; what keeps failing is told from what fails now and then by this.
+type Reached string
+
+const (
+	ReachedByNone      Reached = ""          // nobody, as far as is known
+	ReachedByNamespace Reached = "namespace" // a message of the same namespace: what was Unreachable or Broken counts as any failed attempt
+	ReachedByOthers    Reached = "others"    // one of another namespace: the attempt does not count for the route of all
+)
+
 // DestinationFailure is an attempt at a claimed message that failed by its destination's doing.
 type DestinationFailure struct {
 	Ref
-	Kind   Trouble
-	Reason string         // what went wrong; may hold anything, it is cleaned, and cut in the middle
-	Hold   *time.Duration // of Busy: how much time it asked for; nil: it did not say
-	Shared bool           // the messages of other namespaces, of the same task queue, go to the same endpoint
+	Kind    Trouble
+	Reason  string         // what went wrong; may hold anything, it is cleaned, and cut in the middle
+	Hold    *time.Duration // of Busy: how much time it asked for; nil: it did not say
+	Shared  bool           // the messages of other namespaces, of the same task queue, go to the same endpoint
+	Reached Reached        // who got through there since
 }
 
 // FailDestination gives messages back whose destination failed, and reports that to the outbox, which
@@ -46,19 +57,19 @@ func FailDestination(ctx context.Context, db Querier, failures []DestinationFail
 	}
 	return settle(ctx, db, "fail destination",
 		`select outbox.fail_destination($1::bigint[], $2::bigint[], $3::pg_catalog.text[], $4::pg_catalog.text[],
-       $5::pg_catalog.text[]::interval[], $6::boolean[])`,
+       $5::pg_catalog.text[]::interval[], $6::boolean[], $7::pg_catalog.text[])`,
 		refs, func(part []int) []any {
 			kinds, reasons := make([]string, len(part)), make([]string, len(part))
-			holds, shared := make([]*string, len(part)), make([]bool, len(part))
+			holds, shared, reached := make([]*string, len(part)), make([]bool, len(part)), make([]*string, len(part))
 			for i, at := range part {
 				f := failures[at]
-				kinds[i], reasons[i], shared[i] = string(f.Kind), CleanReason(f.Reason), f.Shared
+				kinds[i], reasons[i], shared[i], reached[i] = string(f.Kind), CleanReason(f.Reason), f.Shared, orNull(string(f.Reached))
 				if f.Hold != nil {
 					text := interval(*f.Hold)
 					holds[i] = &text
 				}
 			}
-			return []any{kinds, reasons, holds, shared}
+			return []any{kinds, reasons, holds, shared, reached}
 		})
 }
 

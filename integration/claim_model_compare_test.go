@@ -72,7 +72,7 @@ func (i modelInstant) read(got float64) modelInstant {
 
 // compareReports: the model takes over the order of the reports of a call.
 func (r *modelRun) compareReports(ctx context.Context) error {
-	rows, err := r.conn.Query(ctx, `select r.kind, r.message_id, r.claim_token, r.namespace, r.task_queue, r.shared, coalesce(extract(epoch from r.hold)::float8, 0)
+	rows, err := r.conn.Query(ctx, `select r.kind, r.message_id, r.claim_token, r.namespace, r.task_queue, coalesce(r.shared::text, ''), coalesce(extract(epoch from r.hold)::float8, 0)
 		from outbox.report as r order by r.id`)
 	if err != nil {
 		return err

@@ -47,7 +47,11 @@ func (r *modelRun) failDestination(ctx context.Context, ids []int64) error {
 	holds := []float64{-3600, 0, 1800, 1e6}
 	var held []float64
 	isShared := r.rng.IntN(2) == 0
-	for range all {
+	reached := make([]*string, len(all))
+	for i, id := range all {
+		if by := map[int64]string{0: "namespace", 1: "others"}[id%7]; by != "" {
+			reached[i] = &by
+		}
 		kind := usual
 		if r.rng.IntN(5) == 0 {
 			kind = []string{"unreachable", "broken", "busy"}[r.rng.IntN(3)]
@@ -63,8 +67,8 @@ func (r *modelRun) failDestination(ctx context.Context, ids []int64) error {
 	if err != nil {
 		return err
 	}
-	rows, err := r.conn.Query(ctx, `select f from outbox.fail_destination($1, $2, $3, null, array(select make_interval(secs => s) from unnest($4::float8[]) as s), $5) as f`,
-		all, slices.Concat(tokens, r.notTokens(wrong)), kinds, held, shared)
+	rows, err := r.conn.Query(ctx, `select f from outbox.fail_destination($1, $2, $3, null, array(select make_interval(secs => s) from unnest($4::float8[]) as s), $5, $6) as f`,
+		all, slices.Concat(tokens, r.notTokens(wrong)), kinds, held, shared, reached)
 	if err != nil {
 		return err
 	}
@@ -81,11 +85,17 @@ func (r *modelRun) failDestination(ctx context.Context, ids []int64) error {
 		m := r.model.messages[id]
 		isHeld, isProbe, isOld := r.model.holds(m)
 		counts := isProbe || !isHeld && !isOld
-		if counts {
-			r.model.reports = append(r.model.reports, modelReport{kinds[i], modelProbe{id, m.Token}, m.modelLane, shared[i], max(held[i], 0), []int64{id}})
+		asks := kinds[i] == "busy" || kinds[i] == "gone"
+		passed := reached[i] != nil && *reached[i] == "namespace" && !isProbe && !asks
+		if counts && !passed {
+			forAll := fmt.Sprint(shared[i])
+			if reached[i] != nil {
+				forAll = ""
+			}
+			r.model.reports = append(r.model.reports, modelReport{kinds[i], modelProbe{id, m.Token}, m.modelLane, forAll, max(held[i], 0), []int64{id}})
 		}
 		switch {
-		case counts && !isHeld && kinds[i] != "busy" && kinds[i] != "gone":
+		case counts && !isHeld && !asks:
 			r.attempted(m)
 			m.Ripe = false
 			charged = append(charged, id)

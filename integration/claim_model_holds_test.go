@@ -47,7 +47,7 @@ type modelReport struct {
 	Kind string
 	modelProbe
 	modelLane
-	Shared bool
+	Shared string // true, false, or "": it does not count for the route of all
 	Hold   float64
 	IDs    []int64
 }
@@ -146,10 +146,12 @@ func (o *modelOutbox) hears(all modelLane, r modelReport) bool {
 		return true
 	case r.Kind == "up":
 		return d.inTrouble()
+	case r.Shared == "":
+		return false
 	case d.Shared != "":
 		return d.Shared == "true"
 	}
-	return r.Shared
+	return r.Shared == "true"
 }
 
 // hear is what one report makes of a destination.
@@ -308,7 +310,7 @@ func (o *modelOutbox) observed(lane modelLane) string {
 }
 
 // up are the reports of messages that are delivered in one call: one for each route whose destination is in
-// trouble, and while that is held none but the probe's.
+// trouble, or of which a failure is unread, and while that is held none but the probe's.
 func (o *modelOutbox) up(ids []int64) []modelReport {
 	lanes := map[modelLane][]*modelMessage{}
 	for _, id := range ids {
@@ -317,8 +319,8 @@ func (o *modelOutbox) up(ids []int64) []modelReport {
 	}
 	var reports []modelReport
 	for lane, messages := range lanes {
-		r := modelReport{Kind: "up", modelLane: lane}
-		for _, d := range []*modelDestination{o.destination(lane), o.destination(modelLane{Queue: lane.Queue})} {
+		r := modelReport{Kind: "up", modelLane: lane, Shared: "false"}
+		for _, d := range []*modelDestination{o.destination(lane), o.destination(modelLane{Queue: lane.Queue}), o.unread(lane)} {
 			for _, m := range messages {
 				switch {
 				case d.State == "held" && d.Probe == (modelProbe{m.ID, m.Token}):
@@ -336,6 +338,18 @@ func (o *modelOutbox) up(ids []int64) []modelReport {
 		}
 	}
 	return reports
+}
+
+// unread is a destination that fails where a failure of the lane, or of the route of all, is reported and not yet read.
+func (o *modelOutbox) unread(lane modelLane) *modelDestination {
+	for _, r := range o.reports[max(len(o.reports)-500, 0):] {
+		all := o.destination(modelLane{Queue: r.Queue})
+		counts := r.Shared != "" && (all.Shared == "true" || all.Shared == "" && r.Shared == "true")
+		if r.Kind != "up" && r.Queue == lane.Queue && (r.Namespace == lane.Namespace || counts) {
+			return &modelDestination{State: "failing"}
+		}
+	}
+	return &modelDestination{State: "well"}
 }
 
 // holds says what holds a message's destination: nothing, a hold, and whether the message is its probe, of which it

@@ -66,6 +66,18 @@ func mutantsOfHolds() map[string]mutant {
 		"INV-16 a broken one counts as much as an unreachable one": {
 			"fold_report.sql", "then 1 else 4 end", "then 4 else 4 end", mutantHolds(1),
 		},
+		"INV-16 what got through before a failure was read says nothing": {
+			"complete.sql", "\n     or exists (select from outbox.report as r where r.id >= (select e.last_value from outbox.report_edge as e)) then", " then", mutantScenario("hold_reached"),
+		},
+		"INV-16 what got through elsewhere before a failure was read says nothing": {
+			"report_up.sql", "(f.namespace = r.namespace or f.shared)", "f.namespace = r.namespace", mutantScenario("hold_reached"),
+		},
+		"INV-16 a failure counts though others of the namespace got through since": {
+			"fail_destination.sql", "and (f.held or f.passed is not true)", "", mutantHolds(1),
+		},
+		"INV-16 a failure counts for all though others got through since": {
+			"fold_reports.sql", "v_report.shared is not null and coalesce(", "coalesce(", mutantHolds(1),
+		},
 		"INV-16 what comes in together counts in full": {
 			"fold_report.sql", "if fold_report.fresh and", "if false and", mutantHolds(9),
 		},

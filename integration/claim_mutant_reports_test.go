@@ -100,7 +100,7 @@ func mutantsOfReports() map[string]mutant {
 			"fail_destination.sql", "greatest(f.attempt - 1, 0)", "f.attempt", mutantHolds(1),
 		},
 		"INV-16 what fails while its destination is held is reported": {
-			"fail_destination.sql", "from f where f.counts\n", "from f\n", mutantHolds(3),
+			"fail_destination.sql", "from f where f.counts and", "from f where", mutantHolds(3),
 		},
 		"INV-16 who is busy is so since long": {
 			"fail_destination.sql", "greatest(f.hold, '0')", "f.hold", mutantHolds(3),

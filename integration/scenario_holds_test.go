@@ -33,7 +33,8 @@ func (s *scenario) failDestination(t *testing.T, c command) (string, error) {
 	}
 	call, args := `outbox.fail_destination(x.ids, $2, array_fill($3::text, array[cardinality($2::bigint[])]),
 		  array_fill($4::text, array[cardinality($2::bigint[])]), array_fill($5::text::interval, array[cardinality($2::bigint[])]),
-		  array_fill($6::boolean, array[cardinality($2::bigint[])]))`, []any{keys, tokens, c.name, c.opt("error"), c.opt("hold"), shared}
+		  array_fill($6::boolean, array[cardinality($2::bigint[])]), array_fill($7::text, array[cardinality($2::bigint[])]))`,
+		[]any{keys, tokens, c.name, c.opt("error"), c.opt("hold"), shared, c.opt("reached")}
 	if c.name == "complete-all" {
 		call, args = "outbox.complete(x.ids, $2)", args[:2]
 	}

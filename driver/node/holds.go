@@ -53,10 +53,32 @@ func (it *item) uncharged() bool {
 	return it.verdict == toFailDestination && (it.Probe || it.trouble == driver.Busy || it.trouble == driver.Gone)
 }
 
+// markReached notes, of attempts that failed by their destinations' doing, who got through there after them. A probe
+// counts whoever did.
+func markReached(results []*item) {
+	latest := map[driver.Destination]int64{} // when the last delivery to it that succeeded ended
+	for _, it := range results {
+		if it.verdict == toComplete || it.verdict == settledBySink {
+			for _, d := range []driver.Destination{it.Destination(), ofAll(it.Destination())} {
+				latest[d] = max(latest[d], it.ended)
+			}
+		}
+	}
+	for _, it := range results {
+		switch d := it.Destination(); {
+		case it.verdict != toFailDestination || it.Probe:
+		case latest[d] > it.ended:
+			it.reached = driver.ReachedByNamespace
+		case latest[ofAll(d)] > it.ended && it.reached == driver.ReachedByNone:
+			it.reached = driver.ReachedByOthers
+		}
+	}
+}
+
 func destinationFailuresOf(items []*item) []driver.DestinationFailure {
 	failures := make([]driver.DestinationFailure, len(items))
 	for i, it := range items {
-		failures[i] = driver.DestinationFailure{Ref: it.Ref(), Kind: it.trouble, Reason: it.reason, Hold: it.delay, Shared: it.shared}
+		failures[i] = driver.DestinationFailure{Ref: it.Ref(), Kind: it.trouble, Reason: it.reason, Hold: it.delay, Shared: it.shared, Reached: it.reached}
 	}
 	return failures
 }

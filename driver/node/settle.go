@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
@@ -53,6 +54,9 @@ type settleAnswer struct {
 func (l *loop) settle(ctx context.Context) {
 	if l.settling != nil || len(l.results) == 0 || !l.mayCall() {
 		return
+	}
+	if slices.ContainsFunc(l.results, func(it *item) bool { return it.verdict == toFailDestination }) {
+		markReached(l.results)
 	}
 	var by [settledBySink + 1][]*item
 	for _, it := range l.results {

@@ -185,6 +185,7 @@ type outcome struct {
 	least   bool           // of RetryNotBefore and Hold: the policy's backoff may be longer
 	trouble driver.Trouble // of toFailDestination
 	shared  bool           // of toFailDestination: it counts for the route of all, too
+	reached driver.Reached // of toFailDestination: who got through to the destination since
 	closed  bool           // the sink takes no message any more
 	overdue bool           // the sink did not return: the dispatcher gave the delivery up
 	ended   int64          // when the delivery ended, in dispatcher.clock time

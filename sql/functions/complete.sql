@@ -15,7 +15,8 @@ declare
   v_now timestamptz;
 begin
   perform outbox.check_settle('complete', complete.ids, complete.tokens);
-  if exists (select from outbox.destination as t where t.state <> 'well') then
+  if exists (select from outbox.destination as t where t.state <> 'well')
+     or exists (select from outbox.report as r where r.id >= (select e.last_value from outbox.report_edge as e)) then
     perform outbox.report_up(outbox.lock_claimed(complete.ids, complete.tokens), clock_timestamp());
   end if;
   v_now := clock_timestamp();

@@ -1,7 +1,7 @@
 -- requires: bad_argument.sql check_settle.sql failed_attempts.sql span.sql
 create or replace function outbox.fail_destination(
   ids bigint[], tokens bigint[], kinds text[], errors text[] default null, holds interval[] default null,
-  shared boolean[] default null)
+  shared boolean[] default null, reached text[] default null)
 returns setof bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -24,6 +24,11 @@ as $$
 -- probe, or that is held from now on, since it is busy or gone, is not charged either, and due config.hold_base
 -- from now, behind the others. All else is as retry() does it. shared says of each whether other namespaces'
 -- messages of the route go to the same endpoint. What is claimed before a claim has read the reports goes on.
+--
+-- A call has no order within itself, and "in a row" means: nothing got through meanwhile. So reached says of each who
+-- got through there since it failed, before this call: 'namespace', another message of its namespace: then what was
+-- unreachable or broken is an attempt like any other, and not reported; 'others', one of another namespace: then it
+-- counts for the namespace alone, not for the route of all.
 declare
   v_now  timestamptz;
   v_base interval;
@@ -43,17 +48,22 @@ begin
     perform outbox.bad_argument('fail_destination', 'holds', 'has another length than ids', 'Give one for each id, or null.');
   elsif cardinality(fail_destination.shared) <> cardinality(fail_destination.ids) then
     perform outbox.bad_argument('fail_destination', 'shared', 'has another length than ids', 'Give one for each id, or null.');
+  elsif cardinality(fail_destination.reached) <> cardinality(fail_destination.ids) then
+    perform outbox.bad_argument('fail_destination', 'reached', 'has another length than ids', 'Give one for each id, or null.');
+  elsif exists (select from unnest(fail_destination.reached) as r(reached) where r.reached not in ('namespace', 'others')) then
+    perform outbox.bad_argument('fail_destination', 'reached', 'has an unknown element', 'Give namespace, others or null.');
   end if;
   v_now := clock_timestamp();
   v_base := outbox.span((select c.hold_base from outbox.config as c));
   return query
   with u as materialized ( -- what is still claimed so, locked in the order of the ids, as all settles do
-    select c.*, x.kind, x.hold, coalesce(x.shared, false) as shared,
+    select c.*, x.kind, x.hold, case when x.reached is null then coalesce(x.shared, false) end as shared,
+           x.reached = 'namespace' and x.kind in ('unreachable', 'broken') as passed,
            case when length(x.error) > 2000 then left(x.error, 999) || '…' || right(x.error, 1000)
                 else coalesce(nullif(x.error, ''), 'no reason given') end as error
     from (select distinct on (x.id, x.token) x.*
           from unnest(fail_destination.ids, fail_destination.tokens, fail_destination.kinds, fail_destination.errors,
-                      fail_destination.holds, fail_destination.shared) as x(id, token, kind, error, hold, shared)
+                      fail_destination.holds, fail_destination.shared, fail_destination.reached) as x(id, token, kind, error, hold, shared, reached)
           order by x.id, x.token) as x
     cross join lateral (
       select d.* from outbox.claimed as d where d.id = x.id and d.claim_token + 0 = x.token for update
@@ -75,7 +85,7 @@ begin
   ), reported as (
     insert into outbox.report (at, kind, message_id, claim_token, namespace, task_queue, shared, hold, node, reason)
     select v_now, f.kind, f.id, f.claim_token, f.namespace, f.task_queue, f.shared, greatest(f.hold, '0'), f.claimed_by, left(f.error, 500)
-    from f where f.counts
+    from f where f.counts and (f.held or f.passed is not true)
     order by f.id
   ), back as (
     delete from outbox.claimed as d

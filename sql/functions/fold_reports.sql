@@ -49,7 +49,7 @@ begin
         -- One that is held hears of its probe whoever shares it; one that is in trouble, of whom it reached.
         continue when not v_all
           and not case when v_report.kind = 'up' then coalesce(v_was.state, 'well') <> 'well'
-                       else coalesce(v_was.shared, v_report.shared) end;
+                       else v_report.shared is not null and coalesce(v_was.shared, v_report.shared) end;
       else
         select d.* into v_was from outbox.destination as d where d.namespace = v_key and d.task_queue = v_report.task_queue;
         -- What is wrong with the endpoint of all is not held against one of them.

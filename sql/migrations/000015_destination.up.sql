@@ -53,13 +53,14 @@ create table outbox.report (
   claim_token bigint      not null,
   namespace   text        collate "C" not null,
   task_queue  text        collate "C" not null,
-  shared      boolean     not null default false,
+  shared      boolean     default false,
   hold        interval,
   node        text        collate "C",
   reason      text,
   constraint report_kind check (kind in ('up', 'unreachable', 'broken', 'busy', 'gone'))
 );
 create index report_of on outbox.report (message_id, claim_token); -- whether what a probe came to is unread
+comment on column outbox.report.shared is 'That other namespaces'' messages of the route go to the same endpoint; null: they do or not, it does not count for the route of all, since others got through there';
 comment on table outbox.report is 'What settles say of destinations, until a claim folds it in';
 
 -- Reports with smaller ids are folded in, but for late commits. A sequence is read and set in place.

@@ -50,7 +50,7 @@ begin
            a.grantee, a.privilege_type as privilege, a.is_grantable as grantable
     from pg_catalog.pg_proc as p
     left join lateral pg_catalog.aclexplode(p.proacl) as a on a.grantee not in (0, p.proowner)
-    where p.pronamespace = 'outbox'::pg_catalog.regnamespace and p.proname in ('check', 'claim_fair', 'claim_order', 'claim_read', 'claim_walk', 'explain_claim', 'hold_reasons', 'queue_text', 'survey', 'survey_namespaces', 'walk_namespaces', 'why', null)
+    where p.pronamespace = 'outbox'::pg_catalog.regnamespace and p.proname in ('check', 'claim_fair', 'claim_order', 'claim_read', 'claim_walk', 'explain_claim', 'fail_destination', 'hold_reasons', 'queue_text', 'survey', 'survey_namespaces', 'walk_namespaces', 'why', null)
     union all
     select 'view', c.relname, '', x.col, a.grantee, a.privilege_type, a.is_grantable
     from pg_catalog.pg_class as c
@@ -78,6 +78,9 @@ drop function outbox.queue_text(namespace text, shard int, node text, config out
 
 -- dropped: sql/functions/hold_reasons.sql
 drop function outbox.hold_reasons(namespaces text[]);
+
+-- dropped: sql/functions/fail_destination.sql
+drop function outbox.fail_destination(ids bigint[], tokens bigint[], kinds text[], errors text[], holds interval[], shared boolean[], reached text[]);
 
 -- dropped: sql/functions/explain_claim.sql
 drop function outbox.explain_claim(node text, shards int[], batch int, max_bytes bigint, "only" text);
@@ -1445,6 +1448,86 @@ end $$;
 comment on function outbox.claim_fair is 'Claims due messages, fairly over namespaces';
 revoke all on function outbox.claim_fair from public;
 -- <<< sql/functions/claim_fair.sql
+
+-- >>> sql/functions/report_up.sql
+create or replace function outbox.report_up(ids bigint[], now timestamptz)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Reports, of claimed messages that were delivered, those destinations that are in trouble: one report
+-- for each, of the message claimed last, and while it is held none but the probe's. It reads what is there and waits for nobody.
+begin
+  insert into outbox.report (at, kind, message_id, claim_token, namespace, task_queue)
+  select report_up.now, 'up', x.id, x.token, r.namespace, r.task_queue
+  from (select c.namespace, c.task_queue, array_agg(c.id order by c.claim_token desc) as ids, array_agg(c.claim_token order by c.claim_token desc) as tokens
+        from unnest(report_up.ids) as u(id)
+        cross join lateral ( -- a look-up each: a scan could read all there are
+          select c.* from outbox.claimed as c where c.id = u.id offset 0
+        ) as c
+        group by c.namespace, c.task_queue) as r
+  cross join lateral (
+    select case when t.state = 'held' then t.probe_id else r.ids[1] end as id,
+           case when t.state = 'held' then t.probe_token else r.tokens[1] end as token
+    from (select d.state, d.probe_id, d.probe_token from outbox.destination as d
+          where d.state <> 'well' and d.task_queue = r.task_queue and d.namespace = r.namespace
+          union all
+          select d.state, d.probe_id, d.probe_token from outbox.destination as d
+          where d.state <> 'well' and d.task_queue = r.task_queue and d.namespace is null) as t
+    where t.state <> 'held' or r.tokens[array_position(r.ids, t.probe_id)] = t.probe_token
+    order by t.state = 'held' desc limit 1
+  ) as x;
+end $$;
+comment on function outbox.report_up is 'Reports that destinations in trouble were reached';
+revoke all on function outbox.report_up from public;
+-- <<< sql/functions/report_up.sql
+
+-- >>> sql/functions/complete.sql
+-- requires: check_settle.sql lock_claimed.sql report_up.sql
+create or replace function outbox.complete(ids bigint[], tokens bigint[])
+returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+set plan_cache_mode = force_generic_plan -- told how many pairs there are, it may find them too many to hash
+as $$
+-- Settles delivered messages as done, in the caller's transaction: a consumer that does
+-- its work in the same one has exactly-once effects. Returns the ids settled; the rest
+-- were lost: claimed anew, cancelled, or settled already.
+declare
+  v_now timestamptz;
+begin
+  perform outbox.check_settle('complete', complete.ids, complete.tokens);
+  if exists (select from outbox.destination as t where t.state <> 'well') then
+    perform outbox.report_up(outbox.lock_claimed(complete.ids, complete.tokens), clock_timestamp());
+  end if;
+  v_now := clock_timestamp();
+  -- One pass deletes what still has its claim token (INV-9): the index gives the rows in the order of their
+  -- ids, so that settles never deadlock, and the pairs are a filter, in a hash table. "is true" keeps
+  -- the planner from a join instead, in an order of its own.
+  return query
+  with c as (
+    delete from outbox.claimed as d
+    where d.id = any (complete.ids)
+      and ((d.id, d.claim_token) in (select u.id, u.token from unnest(complete.ids, complete.tokens) as u(id, token)
+                                        where (u.id, u.token) is not null)) is true
+    returning d.id, d.namespace, d.task_queue, d.shard, d.attempt, d.claimed_by
+  )
+  insert into outbox.settled as s (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+  select c.id, c.namespace, c.task_queue, c.shard, 'done', c.attempt, v_now, c.claimed_by
+  from c
+  returning s.id;
+end $$;
+comment on function outbox.complete is 'Settles delivered messages as done; the ids settled, the rest were lost';
+revoke all on function outbox.complete from public;
+-- <<< sql/functions/complete.sql
 
 -- >>> sql/functions/enqueue_batch.sql
 -- requires: looks_like_hex.sql bad_argument.sql shard_of.sql span.sql

@@ -45,7 +45,7 @@ begin
            a.grantee, a.privilege_type as privilege, a.is_grantable as grantable
     from pg_catalog.pg_proc as p
     left join lateral pg_catalog.aclexplode(p.proacl) as a on a.grantee not in (0, p.proowner)
-    where p.pronamespace = 'outbox'::pg_catalog.regnamespace and p.proname in ('claim_fair', 'claim_order', 'claim_read', 'claim_walk', 'explain_claim', 'hold_reasons', 'queue_text', 'survey', 'survey_namespaces', 'walk_namespaces', 'why', null)
+    where p.pronamespace = 'outbox'::pg_catalog.regnamespace and p.proname in ('claim_fair', 'claim_order', 'claim_read', 'claim_walk', 'explain_claim', 'fail_destination', 'hold_reasons', 'queue_text', 'survey', 'survey_namespaces', 'walk_namespaces', 'why', null)
     union all
     select 'view', c.relname, '', x.col, a.grantee, a.privilege_type, a.is_grantable
     from pg_catalog.pg_class as c
@@ -73,6 +73,9 @@ drop function outbox.queue_text(namespace text, shard int, node text, config out
 
 -- dropped: sql/functions/hold_reasons.sql
 drop function outbox.hold_reasons(namespaces text[]);
+
+-- dropped: sql/functions/fail_destination.sql
+drop function outbox.fail_destination(ids bigint[], tokens bigint[], kinds text[], errors text[], holds interval[], shared boolean[]);
 
 -- dropped: sql/functions/explain_claim.sql
 drop function outbox.explain_claim(node text, shards int[], batch int, max_bytes bigint, "only" text);
@@ -1333,7 +1336,7 @@ begin
         -- One that is held hears of its probe whoever shares it; one that is in trouble, of whom it reached.
         continue when not v_all
           and not case when v_report.kind = 'up' then coalesce(v_was.state, 'well') <> 'well'
-                       else coalesce(v_was.shared, v_report.shared) end;
+                       else v_report.shared is not null and coalesce(v_was.shared, v_report.shared) end;
       else
         select d.* into v_was from outbox.destination as d where d.namespace = v_key and d.task_queue = v_report.task_queue;
         -- What is wrong with the endpoint of all is not held against one of them.
@@ -1685,6 +1688,100 @@ $$;
 comment on function outbox.claim_obstacles is 'Who holds locks of claims and is not claiming';
 revoke all on function outbox.claim_obstacles from public;
 -- <<< sql/functions/claim_obstacles.sql
+
+-- >>> sql/functions/report_up.sql
+create or replace function outbox.report_up(ids bigint[], now timestamptz)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Reports, of claimed messages that were delivered, those destinations that are in trouble, or of which a failure
+-- is reported that nobody has read yet: one report for each, of the message claimed last, and while it is held none
+-- but the probe's. Of such failures it looks at the last 500 reports. It reads what is there and waits for nobody.
+begin
+  insert into outbox.report (at, kind, message_id, claim_token, namespace, task_queue)
+  with unread as materialized (
+    select distinct r.namespace, r.task_queue, coalesce(d.shared, r.shared) and r.shared is not null as shared
+    from (select r.* from outbox.report as r
+          where r.id >= (select e.last_value from outbox.report_edge as e) order by r.id desc limit 500) as r
+    left join lateral (
+      select d.shared from outbox.destination as d where d.namespace is null and d.task_queue = r.task_queue
+    ) as d on true
+    where r.kind <> 'up'
+  )
+  select report_up.now, 'up', x.id, x.token, r.namespace, r.task_queue
+  from (select c.namespace, c.task_queue, array_agg(c.id order by c.claim_token desc) as ids, array_agg(c.claim_token order by c.claim_token desc) as tokens
+        from unnest(report_up.ids) as u(id)
+        cross join lateral ( -- a look-up each: a scan could read all there are
+          select c.* from outbox.claimed as c where c.id = u.id offset 0
+        ) as c
+        group by c.namespace, c.task_queue) as r
+  cross join lateral (
+    select case when t.state = 'held' then t.probe_id else r.ids[1] end as id,
+           case when t.state = 'held' then t.probe_token else r.tokens[1] end as token
+    from (select d.state, d.probe_id, d.probe_token from outbox.destination as d
+          where d.state <> 'well' and d.task_queue = r.task_queue and d.namespace = r.namespace
+          union all
+          select d.state, d.probe_id, d.probe_token from outbox.destination as d
+          where d.state <> 'well' and d.task_queue = r.task_queue and d.namespace is null
+          union all
+          select 'failing', null, null from unread as f
+          where f.task_queue = r.task_queue and (f.namespace = r.namespace or f.shared)) as t
+    where t.state <> 'held' or r.tokens[array_position(r.ids, t.probe_id)] = t.probe_token
+    order by t.state = 'held' desc limit 1
+  ) as x;
+end $$;
+comment on function outbox.report_up is 'Reports that destinations in trouble were reached';
+revoke all on function outbox.report_up from public;
+-- <<< sql/functions/report_up.sql
+
+-- >>> sql/functions/complete.sql
+-- requires: check_settle.sql lock_claimed.sql report_up.sql
+create or replace function outbox.complete(ids bigint[], tokens bigint[])
+returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+set plan_cache_mode = force_generic_plan -- told how many pairs there are, it may find them too many to hash
+as $$
+-- Settles delivered messages as done, in the caller's transaction: a consumer that does
+-- its work in the same one has exactly-once effects. Returns the ids settled; the rest
+-- were lost: claimed anew, cancelled, or settled already.
+declare
+  v_now timestamptz;
+begin
+  perform outbox.check_settle('complete', complete.ids, complete.tokens);
+  if exists (select from outbox.destination as t where t.state <> 'well')
+     or exists (select from outbox.report as r where r.id >= (select e.last_value from outbox.report_edge as e)) then
+    perform outbox.report_up(outbox.lock_claimed(complete.ids, complete.tokens), clock_timestamp());
+  end if;
+  v_now := clock_timestamp();
+  -- One pass deletes what still has its claim token (INV-9): the index gives the rows in the order of their
+  -- ids, so that settles never deadlock, and the pairs are a filter, in a hash table. "is true" keeps
+  -- the planner from a join instead, in an order of its own.
+  return query
+  with c as (
+    delete from outbox.claimed as d
+    where d.id = any (complete.ids)
+      and ((d.id, d.claim_token) in (select u.id, u.token from unnest(complete.ids, complete.tokens) as u(id, token)
+                                        where (u.id, u.token) is not null)) is true
+    returning d.id, d.namespace, d.task_queue, d.shard, d.attempt, d.claimed_by
+  )
+  insert into outbox.settled as s (id, namespace, task_queue, shard, outcome, attempts, settled_at, settled_by)
+  select c.id, c.namespace, c.task_queue, c.shard, 'done', c.attempt, v_now, c.claimed_by
+  from c
+  returning s.id;
+end $$;
+comment on function outbox.complete is 'Settles delivered messages as done; the ids settled, the rest were lost';
+revoke all on function outbox.complete from public;
+-- <<< sql/functions/complete.sql
 
 -- >>> sql/functions/enqueue_batch.sql
 -- requires: looks_like_hex.sql bad_argument.sql shard_of.sql span.sql
@@ -2072,7 +2169,7 @@ revoke all on function outbox.explain_claim from public;
 -- requires: bad_argument.sql check_settle.sql failed_attempts.sql span.sql
 create or replace function outbox.fail_destination(
   ids bigint[], tokens bigint[], kinds text[], errors text[] default null, holds interval[] default null,
-  shared boolean[] default null)
+  shared boolean[] default null, reached text[] default null)
 returns setof bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -2095,6 +2192,11 @@ as $$
 -- probe, or that is held from now on, since it is busy or gone, is not charged either, and due config.hold_base
 -- from now, behind the others. All else is as retry() does it. shared says of each whether other namespaces'
 -- messages of the route go to the same endpoint. What is claimed before a claim has read the reports goes on.
+--
+-- A call has no order within itself, and "in a row" means: nothing got through meanwhile. So reached says of each who
+-- got through there since it failed, before this call: 'namespace', another message of its namespace: then what was
+-- unreachable or broken is an attempt like any other, and not reported; 'others', one of another namespace: then it
+-- counts for the namespace alone, not for the route of all.
 declare
   v_now  timestamptz;
   v_base interval;
@@ -2114,17 +2216,22 @@ begin
     perform outbox.bad_argument('fail_destination', 'holds', 'has another length than ids', 'Give one for each id, or null.');
   elsif cardinality(fail_destination.shared) <> cardinality(fail_destination.ids) then
     perform outbox.bad_argument('fail_destination', 'shared', 'has another length than ids', 'Give one for each id, or null.');
+  elsif cardinality(fail_destination.reached) <> cardinality(fail_destination.ids) then
+    perform outbox.bad_argument('fail_destination', 'reached', 'has another length than ids', 'Give one for each id, or null.');
+  elsif exists (select from unnest(fail_destination.reached) as r(reached) where r.reached not in ('namespace', 'others')) then
+    perform outbox.bad_argument('fail_destination', 'reached', 'has an unknown element', 'Give namespace, others or null.');
   end if;
   v_now := clock_timestamp();
   v_base := outbox.span((select c.hold_base from outbox.config as c));
   return query
   with u as materialized ( -- what is still claimed so, locked in the order of the ids, as all settles do
-    select c.*, x.kind, x.hold, coalesce(x.shared, false) as shared,
+    select c.*, x.kind, x.hold, case when x.reached is null then coalesce(x.shared, false) end as shared,
+           x.reached = 'namespace' and x.kind in ('unreachable', 'broken') as passed,
            case when length(x.error) > 2000 then left(x.error, 999) || '…' || right(x.error, 1000)
                 else coalesce(nullif(x.error, ''), 'no reason given') end as error
     from (select distinct on (x.id, x.token) x.*
           from unnest(fail_destination.ids, fail_destination.tokens, fail_destination.kinds, fail_destination.errors,
-                      fail_destination.holds, fail_destination.shared) as x(id, token, kind, error, hold, shared)
+                      fail_destination.holds, fail_destination.shared, fail_destination.reached) as x(id, token, kind, error, hold, shared, reached)
           order by x.id, x.token) as x
     cross join lateral (
       select d.* from outbox.claimed as d where d.id = x.id and d.claim_token + 0 = x.token for update
@@ -2146,7 +2253,7 @@ begin
   ), reported as (
     insert into outbox.report (at, kind, message_id, claim_token, namespace, task_queue, shared, hold, node, reason)
     select v_now, f.kind, f.id, f.claim_token, f.namespace, f.task_queue, f.shared, greatest(f.hold, '0'), f.claimed_by, left(f.error, 500)
-    from f where f.counts
+    from f where f.counts and (f.held or f.passed is not true)
     order by f.id
   ), back as (
     delete from outbox.claimed as d
