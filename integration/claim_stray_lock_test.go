@@ -113,6 +113,20 @@ func TestStrayLockBrief(t *testing.T) {
 	})
 }
 
+// TestPurgeBesideASettle: a purge waits for a message that somebody settles in a transaction of his own for a bounded
+// time, and then says what it may be.
+func TestPurgeBesideASettle(t *testing.T) {
+	t.Parallel()
+	db := setUp(t, longBacklog(1, 1, 1, 1)+`select outbox.configure('{"claim_idle_timeout": "200 ms"}')`)
+	conn := db.Connect(t)
+	rows := claimOn(t, conn, "n", longShards(), 10)
+	open := begin(t, conn)
+	settleAll(t, open, "complete", rows)
+	sweepFails(t, db.DSN, 1, []string{"purge", "ns1", "--yes"}, "purge: a lock was not granted within 400ms", "settles in a long transaction")
+	commit(t, open)
+	wantTexts(t, "afterwards", sweep(t, db.DSN, "purge", "ns1", "--yes"), "purged 1 message")
+}
+
 // TestStrayPrepared: a transaction that was prepared with a claim in it holds its shards and its
 // node's name until somebody ends it; from claim_idle_timeout on it is named as forgotten.
 func TestStrayPrepared(t *testing.T) {
@@ -178,6 +192,9 @@ func TestStrayFoldLock(t *testing.T) {
 	strayTake(t, stranger, 1027)
 	ui := serveUI(t, db.DSN, "--actions")
 	wantTexts(t, "the pages", ui.page(t, "/"), "what needs them stands still")
+	if answer, body := ui.send(t, "POST", "/lift", formOf("namespace", "a", "route", "q"), nil); answer.StatusCode != 503 || !strings.Contains(body, "Somebody is in the way") {
+		t.Errorf("the page that lifts answers %d:\n%s", answer.StatusCode, body)
+	}
 	told(fmt.Sprintf("pid %d (stranger, ", stranger.PgConn().PID()), fmt.Sprintf("select pg_terminate_backend(%d)", stranger.PgConn().PID()))
 	if err := stranger.Close(t.Context()); err != nil {
 		t.Fatal(err)

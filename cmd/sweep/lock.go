@@ -46,7 +46,7 @@ func inLockTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx) error) err
 	case look != nil:
 		return fmt.Errorf("%s: a lock was not granted within %s, and who holds it cannot be read: %w", what, limit, look)
 	case who == "":
-		return withHint(fmt.Errorf("%s: a lock was not granted within %s", what, limit), `Nobody holds it now: try again. "sweep nodes" says who holds locks.`)
+		return withHint(fmt.Errorf("%s: a lock was not granted within %s", what, limit), `Whoever had it may be gone: try again. It may be that of a message which somebody settles in a long transaction: select pid, query from pg_stat_activity where state = 'idle in transaction'.`)
 	}
 	return withHint(fmt.Errorf("%s: a lock was not granted within %s: it is held by %s", what, limit, who), "To end it: %s", remedies)
 }
