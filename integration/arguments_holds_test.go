@@ -80,7 +80,7 @@ func TestHoldsRefuse(t *testing.T) {
 		}
 	}
 	for _, settings := range []string{
-		`"hold_after": 0`, `"hold_after": -1`, `"hold_after": 1001`, `"hold_after": 2147483648`, `"hold_after": 1.5`, `"hold_after": "NaN"`, `"hold_after": null`, `"hold_after": ""`,
+		`"hold_after": 0`, `"hold_after": -1`, `"hold_after": 101`, `"hold_after": 2147483648`, `"hold_after": 1.5`, `"hold_after": "NaN"`, `"hold_after": null`, `"hold_after": ""`,
 		`"hold_base": "0"`, `"hold_base": "-1 s"`, `"hold_base": "99 ms"`, `"hold_base": "2 h"`, `"hold_base": "178000000 years"`, `"hold_base": null`, `"hold_base": "infinity"`, `"hold_base": "NaN"`, `"hold_base": "11 min"`,
 		`"hold_cap": "1 s"`, `"hold_cap": "25 h"`, `"hold_cap": "6 days"`, `"hold_cap": null`, `"hold_cap": ""`,
 		`"hold_give_up": "5 min"`, `"hold_give_up": "2 years"`, `"hold_give_up": "-infinity"`, `"hold_give_up": null`,

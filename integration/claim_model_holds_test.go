@@ -22,7 +22,7 @@ type modelDestination struct {
 	Shared    string // what an operator said of the route of all: true, false, or nothing
 	Score     int
 	Failed    []int64  // the messages that the score counts, the last one first
-	FailedOf  []string // and their namespaces, of the route of all, sorted
+	FailedOf  []string // and their namespaces, of the route of all, sorted: as many as decide it
 	Since     modelInstant
 	Until     modelInstant
 	Step      int
@@ -253,7 +253,7 @@ func (o *modelOutbox) count(d *modelDestination, isAll bool, r modelReport, fres
 	case !slices.Contains(d.Failed, r.ID):
 		d.Score += map[bool]int{true: 1, false: 4}[r.Kind == "broken"]
 		d.Failed = append([]int64{r.ID}, d.Failed[:min(len(d.Failed), 8*o.holdAfter-1)]...)
-		if isAll && !slices.Contains(d.FailedOf, r.Namespace) {
+		if isAll && len(d.FailedOf) < o.holdAfter && !slices.Contains(d.FailedOf, r.Namespace) {
 			d.FailedOf = slices.Sorted(slices.Values(append(d.FailedOf, r.Namespace)))
 		}
 	case r.Kind != "broken":

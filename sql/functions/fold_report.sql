@@ -64,9 +64,8 @@ begin
     elsif not v_counted then
       destination.score := (fold_report.destination).score + case when (fold_report.report).kind = 'broken' then 1 else 4 end;
       destination.failed := (array_prepend((fold_report.report).message_id, (fold_report.destination).failed))[:8 * v_after];
-      if v_is_all then
-        destination.failed_of := array(select distinct n.name from unnest((fold_report.destination).failed_of
-                                                                          || (fold_report.report).namespace) as n(name));
+      if v_is_all and cardinality((fold_report.destination).failed_of) < v_after and (fold_report.report).namespace <> all (destination.failed_of) then
+        destination.failed_of := (fold_report.destination).failed_of || (fold_report.report).namespace; -- as many as decide it
       end if;
     elsif (fold_report.report).kind <> 'broken' then
       destination.score := (fold_report.destination).score + 1;

@@ -6,7 +6,7 @@ alter table outbox.config
   add column hold_base    interval not null default '5 s',
   add column hold_cap     interval not null default '10 min',
   add column hold_give_up interval not null default '5 days',
-  add constraint config_hold_after check (hold_after between 1 and 1000),
+  add constraint config_hold_after check (hold_after between 1 and 100),
   add constraint config_hold_base check (hold_base between '100 ms' and '1 h'),
   add constraint config_hold_cap check (hold_cap between hold_base and '1 day'),
   add constraint config_hold_give_up check (hold_give_up between hold_cap and '365 days');

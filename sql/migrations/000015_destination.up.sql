@@ -36,7 +36,7 @@ create index destination_held on outbox.destination (held_until) where state = '
 comment on table outbox.destination is 'Destinations that fail, are held, or are coming back; a null namespace means the route of all';
 comment on column outbox.destination.shared is 'Of the route of all, what an operator said: that namespaces share its endpoint, or do not; null: what nodes say counts';
 comment on column outbox.destination.score is 'Failures in a row, in quarters: see fold_report()';
-comment on column outbox.destination.failed is 'The messages that the score counts; failed_of: their namespaces; of a route of all that is held, those whose probes failed since the hold last grew';
+comment on column outbox.destination.failed is 'The messages that the score counts; failed_of: their namespaces, up to hold_after; of a route of all that is held, those whose probes failed since the hold last grew';
 comment on column outbox.destination.held_since is 'When it was held and has not been reached since';
 comment on column outbox.destination.held_until is 'When one message is tried; infinity: when somebody lifts the hold';
 comment on column outbox.destination.step is 'How often the hold was made longer';
