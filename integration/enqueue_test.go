@@ -231,6 +231,19 @@ func TestEnqueueBatchOneDuplicate(t *testing.T) {
 	}
 }
 
+// TestEnqueueBatchIDTaken: a try that ran into an id, as after a sequence was set back, answers nothing: the ids are
+// those of the second try.
+func TestEnqueueBatchIDTaken(t *testing.T) {
+	t.Parallel()
+	conn := pg.New(t).Connect(t)
+	run(t, conn, "insert into outbox.pending (id, namespace, task_queue, shard, visible_after, payload_bytes) values (2, 'n', 'q', 0, now(), 1)")
+	ids := list[int64](t, conn, "select id from outbox.enqueue_batch('{n,n}', '{q,q}', '{a,b}', '{x,x}') order by ord")
+	got := list[int64](t, conn, "select m.id from outbox.message as m join outbox.pending as p on p.id = m.id order by m.dispatch_key")
+	if len(ids) != 2 || !slices.Equal(ids, got) {
+		t.Errorf("the answer is %d, and %d were written", ids, got)
+	}
+}
+
 // TestEnqueueBatchForeignKey: a key of another namespace raises with its positions,
 // also where both stand in one batch, and nothing is written (INV-3).
 func TestEnqueueBatchForeignKey(t *testing.T) {

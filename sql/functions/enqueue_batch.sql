@@ -111,6 +111,39 @@ begin
     select distinct on (u.dispatch_key collate "C") u.ord
     from unnest(enqueue_batch.dispatch_keys) with ordinality as u(dispatch_key, ord)
     order by u.dispatch_key collate "C", u.ord);
+  -- Mostly no key is there already. So it is tried first without looking each of them up: the first one that
+  -- is there ends that, and what was written is given back. Where many are there it comes soon, where
+  -- few are it is rare: so little is written in vain.
+  if cardinality(v_first) = v_count then
+    begin
+      with m as (
+        insert into outbox.message as n (namespace, task_queue, dispatch_key, content_type, headers, payload, created_at)
+        select enqueue_batch.namespaces[f.ord], enqueue_batch.task_queues[f.ord], enqueue_batch.dispatch_keys[f.ord],
+               coalesce(enqueue_batch.content_types[f.ord], 'application/json'), coalesce(enqueue_batch.headers[f.ord], '{}'),
+               enqueue_batch.payloads[f.ord], v_now
+        from unnest(v_first) as f(ord)
+        returning n.id
+      )
+      select array_agg(m.id order by m.id) into v_ids from m; -- they were written in the order of their keys
+      insert into outbox.pending as q (id, namespace, task_queue, shard, visible_after, ripe, payload_bytes)
+      select v_ids[f.nth], enqueue_batch.namespaces[f.ord], enqueue_batch.task_queues[f.ord],
+             outbox.shard_of(enqueue_batch.dispatch_keys[f.ord], (select c.shard_count from outbox.config as c)),
+             f.due, f.due <= v_now, octet_length(enqueue_batch.payloads[f.ord])
+      from (select u.ord, u.nth, v_now + coalesce(outbox.span(enqueue_batch.delays[u.ord]), '0') as due
+            from unnest(v_first) with ordinality as u(ord, nth) offset 0) as f;
+    exception when unique_violation then
+      v_ids := null;
+    end;
+    if v_ids is not null then
+      perform outbox.same_shard_count(v_config.shard_count);
+      return query
+      select f.ord, v_ids[f.nth]
+      from unnest(v_first) with ordinality as f(ord, nth)
+      order by f.ord;
+      return;
+    end if;
+  end if;
+
   loop
     -- A key that the insert ran into may be free by the time that is looked at: its message
     -- was pruned. To write that key now, behind greater ones, could deadlock with a batch that
@@ -140,7 +173,7 @@ begin
       select array_agg(m.dispatch_key order by m.id), array_agg(m.id order by m.id), array_agg(m.namespace order by m.id)
       into v_keys, v_ids, v_owners
       from m;
-      exit when cardinality(v_ids) = v_count; -- mostly: it ran into nothing
+      exit when cardinality(v_ids) = v_count; -- it ran into nothing
 
       -- What the insert ran into, in a new statement, as in enqueue; not what it wrote, which
       -- an older snapshot may see beside the pruned one of the same key. The look-up is a
@@ -169,13 +202,6 @@ begin
 
   perform outbox.same_shard_count(v_config.shard_count);
 
-  if cardinality(v_ids) = v_count then -- they were written in the order of their keys
-    return query
-    select f.ord, v_ids[f.nth]
-    from unnest(v_first) with ordinality as f(ord, nth)
-    order by f.ord;
-    return;
-  end if;
   return query
   select u.ord::int, case when u.nth = 1 then d.id end
   from (select k.ord, k.dispatch_key, row_number() over (partition by k.dispatch_key order by k.ord) as nth
