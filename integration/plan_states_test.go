@@ -36,6 +36,7 @@ const (
 	stateFixed = 240
 	stateAll   = 4 * stateEach // all messages: a view of many of them may read each once
 	stateEven  = 1.5
+	stateFew   = 4 // messages, while the tables are small
 )
 
 // statePairs are claims: ids, and the tokens from the middle on.
@@ -150,8 +151,8 @@ func stateCalls() map[string]stateCall {
 		"failed, oldest":            {sql: `select count(*) from outbox.failed(max => $1, newest => false, since => now() - interval '2 days', until => now())`, with: `select $1::int`, row: 20},
 		"failed, namespace":         {sql: `select count(*) from outbox.failed('big', 'q', 'e', max => $1)`, with: `select $1::int`, row: 20},
 		"failed, namespace, oldest": {sql: `select count(*) from outbox.failed('big', max => $1, newest => false)`, with: `select $1::int`, row: 20},
-		"prune":                     {sql: `select outbox.prune('0', $1)`, with: `select $1::int`, row: 13, fixed: 2 * stateFixed},
-		"prune, failed":             {sql: `select outbox.prune('1 h', $1, true)`, with: `select $1::int`, row: 13, fixed: 2 * stateFixed},
+		"prune":                     {sql: `select outbox.prune('0', $1)`, with: `select $1::int`, row: 13, fixed: 4 * stateFixed},
+		"prune, failed":             {sql: `select outbox.prune('1 h', $1, true)`, with: `select $1::int`, row: 13, fixed: 4 * stateFixed},
 		"enqueue, a duplicate":      stateOne(`select outbox.enqueue('big', 'q', $1::text, '')`, stateKeys("pending"), 60),
 		"enqueue":                   stateOne(`select outbox.enqueue('big', 'q', $1::text, '')`, `select 'new ' || $1::int`, 60),
 		"enqueue_batch":             stateBatch(stateNew, 22),
@@ -306,11 +307,11 @@ func stateOpen(t *testing.T, db *pgtest.DB, state [2]func(t *testing.T, conn *pg
 	if state[0] != nil {
 		state[0](t, conn)
 	}
-	stateFill(t, conn, 4)
+	stateFill(t, conn, stateFew)
 	old := stateWatch(t, db)
 	for _, call := range calls {
 		for range 7 { // the plans of the first five calls are thrown away
-			call.do(t, old, 4)
+			call.do(t, old, stateFew)
 		}
 	}
 	clear(old.found)
@@ -330,7 +331,11 @@ func (c stateCall) do(t *testing.T, s stateSession, n int) {
 	}
 	tx := begin(t, s.conn)
 	run(t, tx, cmp.Or(c.view, "select"))
-	run(t, tx, cmp.Or(c.beside, "select"))
+	beside := c.beside
+	if n == stateFew { // else a hundred thousand dead rows would be in the way of all that follows
+		beside = strings.ReplaceAll(beside, "1999", "3")
+	}
+	run(t, tx, cmp.Or(beside, "select"))
 	*s.seen = nil
 	run(t, tx, c.sql, s.found[key])
 	if err := tx.Rollback(t.Context()); err != nil {

@@ -3,6 +3,9 @@ create or replace function outbox.change_destination(func text, namespace text, 
 returns outbox.destination
 language plpgsql
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
 as $$
 -- For an operator's call: checks the arguments, takes the lock under which destinations are written,
 -- which may wait for claims under way, and returns the destination as it is, or one that is well.
