@@ -76,9 +76,10 @@ func TestObserverIsToldOfEachMessage(t *testing.T) {
 	t.Parallel()
 	db := pg.New(t)
 	run(t, db.Pool, `select outbox.configure('{"max_attempts": 2, "retry_base": "1 ms", "retry_cap": "1 ms"}')`)
-	for _, namespace := range []string{"done", "retry", "permanent", "untried", "own", "lost"} {
+	for _, namespace := range []string{"retry", "permanent", "untried", "own", "lost"} {
 		fill(t, db.Pool, namespace, "q", 15, 10)
 	}
+	fill(t, db.Pool, "done", "q", 15, 300_000) // too large to come with the claim
 	broken := errors.New("broken")
 	sink := node.SinkFunc(func(ctx context.Context, m driver.Delivery) error {
 		switch m.Namespace {
