@@ -49,15 +49,16 @@ type DestinationFailure struct {
 // FailDestination gives messages back whose destination failed, and reports that to the outbox, which
 // holds what goes there once enough of them have failed in a row. They are due again as after [Retry];
 // where their destination is held by then, no attempt is charged. It returns the claims that were lost, as
-// [Complete] does.
-func FailDestination(ctx context.Context, db Querier, failures []DestinationFailure) (lost []Ref, err error) {
+// [Complete] does, and those that were not charged: for all others it may have been the last attempt.
+func FailDestination(ctx context.Context, db Querier, failures []DestinationFailure) (lost, uncharged []Ref, err error) {
 	refs := make([]Ref, len(failures))
 	for i, f := range failures {
 		refs[i] = f.Ref
 	}
-	return settle(ctx, db, "fail destination",
-		`select outbox.fail_destination($1::bigint[], $2::bigint[], $3::pg_catalog.text[], $4::pg_catalog.text[],
-       $5::pg_catalog.text[]::interval[], $6::boolean[], $7::pg_catalog.text[])`,
+	var charged bool
+	lost, err = settleEach(ctx, db, "fail destination",
+		`select f.id, f.charged from outbox.fail_destination($1::bigint[], $2::bigint[], $3::pg_catalog.text[], $4::pg_catalog.text[],
+       $5::pg_catalog.text[]::interval[], $6::boolean[], $7::pg_catalog.text[]) as f`,
 		refs, func(part []int) []any {
 			kinds, reasons := make([]string, len(part)), make([]string, len(part))
 			holds, shared, reached := make([]*string, len(part)), make([]bool, len(part)), make([]*string, len(part))
@@ -70,7 +71,12 @@ func FailDestination(ctx context.Context, db Querier, failures []DestinationFail
 				}
 			}
 			return []any{kinds, reasons, holds, shared, reached}
+		}, []any{&charged}, func(ref Ref) {
+			if !charged {
+				uncharged = append(uncharged, ref)
+			}
 		})
+	return lost, uncharged, err
 }
 
 // Health is how a destination is.

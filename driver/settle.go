@@ -82,6 +82,12 @@ func Extend(ctx context.Context, db Querier, refs []Ref, lease time.Duration) (l
 // another message, goes with each token into a statement of its own: an answer for two would
 // say nothing of either.
 func settle(ctx context.Context, db Querier, verb, sql string, refs []Ref, args func(part []int) []any) (lost []Ref, err error) {
+	return settleEach(ctx, db, verb, sql, refs, args, nil, func(Ref) {})
+}
+
+// settleEach is settle for a function that answers more than an id: it scans that, too, and is told each that
+// was settled.
+func settleEach(ctx context.Context, db Querier, verb, sql string, refs []Ref, args func(part []int) []any, more []any, settled func(Ref)) (lost []Ref, err error) {
 	left := make([]int, len(refs))
 	for i := range left {
 		left[i] = i
@@ -107,7 +113,8 @@ func settle(ctx context.Context, db Querier, verb, sql string, refs []Ref, args 
 			return nil, wrap(verb, err)
 		}
 		var id int64
-		_, err = pgx.ForEachRow(rows, []any{&id}, func() error {
+		_, err = pgx.ForEachRow(rows, append([]any{&id}, more...), func() error {
+			settled(Ref{ID: id, Token: token[id]})
 			delete(token, id)
 			return nil
 		})

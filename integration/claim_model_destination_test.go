@@ -67,16 +67,25 @@ func (r *modelRun) failDestination(ctx context.Context, ids []int64) error {
 	if err != nil {
 		return err
 	}
-	rows, err := r.conn.Query(ctx, `select f from outbox.fail_destination($1, $2, $3, null, array(select make_interval(secs => s) from unnest($4::float8[]) as s), $5, $6) as f`,
+	rows, err := r.conn.Query(ctx, `select f.id, f.charged from outbox.fail_destination($1, $2, $3, null, array(select make_interval(secs => s) from unnest($4::float8[]) as s), $5, $6) as f`,
 		all, slices.Concat(tokens, r.notTokens(wrong)), kinds, held, shared, reached)
 	if err != nil {
 		return err
 	}
-	settled, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	var settled, wereCharged []int64
+	var one int64
+	var wasCharged bool
+	_, err = pgx.ForEachRow(rows, []any{&one, &wasCharged}, func() error {
+		if settled = append(settled, one); wasCharged {
+			wereCharged = append(wereCharged, one)
+		}
+		return nil
+	})
 	if err != nil {
 		return fmt.Errorf("fail_destination: %w", err)
 	}
 	slices.Sort(settled)
+	slices.Sort(wereCharged)
 	if want := slices.Sorted(slices.Values(ids)); !slices.Equal(settled, want) {
 		return fmt.Errorf("INV-9: fail_destination settled %v, the tokens of %v were right", settled, want)
 	}
@@ -108,6 +117,9 @@ func (r *modelRun) failDestination(ctx context.Context, ids []int64) error {
 			m.Attempt--
 			r.back(m, m.Visible)
 		}
+	}
+	if want := slices.Sorted(slices.Values(charged)); !slices.Equal(wereCharged, want) {
+		return fmt.Errorf("INV-16: fail_destination says that it charged %v, it is %v", wereCharged, want)
 	}
 	return errors.Join(r.from(ctx, charged, before, 3600*0.8, 3600*1.2), r.from(ctx, behind, before, r.model.holdBase, r.model.holdBase))
 }

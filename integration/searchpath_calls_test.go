@@ -418,7 +418,7 @@ func driverDestinations(t *testing.T, db *pgxpool.Pool, past querier, prefix str
 			failures[i].Kind = driver.Gone
 		}
 	}
-	if lost, err := driver.FailDestination(ctx, db, failures); err != nil || len(lost) > 0 {
+	if lost, _, err := driver.FailDestination(ctx, db, failures); err != nil || len(lost) > 0 {
 		t.Errorf("%s: FailDestination: %v were lost, %v", prefix, lost, err)
 	}
 	before := one[time.Time](t, past, "select clock_timestamp()")

@@ -48,11 +48,6 @@ func (l *loop) cannotHold(err error) bool {
 	return true
 }
 
-// uncharged reports whether an attempt is surely given back: it was a probe, or its destination is held by it.
-func (it *item) uncharged() bool {
-	return it.verdict == toFailDestination && (it.Probe || it.trouble == driver.Busy || it.trouble == driver.Gone)
-}
-
 // markReached notes, of attempts that failed by their destinations' doing, who got through there after them. A probe
 // counts whoever did.
 func markReached(results []*item) {

@@ -39,14 +39,15 @@ type settling []settleCall
 // settleCall settles the items of one verdict.
 type settleCall struct {
 	items []*item
-	do    func(ctx context.Context) (lost []driver.Ref, err error)
+	do    func(ctx context.Context) (lost, uncharged []driver.Ref, err error)
 }
 
 // settleAnswer is how one of the calls ended.
 type settleAnswer struct {
-	lost []driver.Ref
-	err  error
-	took time.Duration
+	lost      []driver.Ref
+	uncharged []driver.Ref // of failures by their destination
+	err       error
+	took      time.Duration
 }
 
 // settle begins to settle what has been delivered. Only one round is under way: what is delivered meanwhile goes
@@ -107,22 +108,30 @@ func (l *loop) mustSettle() bool {
 }
 
 // settleOf is the call that settles items with a verdict. All that it needs of the loop is read now.
-func (l *loop) settleOf(v verdict, items []*item) func(context.Context) ([]driver.Ref, error) {
+func (l *loop) settleOf(v verdict, items []*item) func(context.Context) (lost, uncharged []driver.Ref, err error) {
 	db := l.db
+	var do func(context.Context) ([]driver.Ref, error)
 	switch v {
 	case toComplete:
-		return func(ctx context.Context) ([]driver.Ref, error) { return driver.Complete(ctx, db, refsOf(items)) }
+		do = func(ctx context.Context) ([]driver.Ref, error) { return driver.Complete(ctx, db, refsOf(items)) }
 	case toRelease:
-		return func(ctx context.Context) ([]driver.Ref, error) { return driver.Release(ctx, db, refsOf(items)) }
+		do = func(ctx context.Context) ([]driver.Ref, error) { return driver.Release(ctx, db, refsOf(items)) }
 	case toFailDestination:
 		failures := destinationFailuresOf(items)
-		return func(ctx context.Context) ([]driver.Ref, error) { return driver.FailDestination(ctx, db, failures) }
+		return func(ctx context.Context) (lost, uncharged []driver.Ref, err error) {
+			return driver.FailDestination(ctx, db, failures)
+		}
+	case toFail:
+		failures := failuresOf(items, l.outbox.Retry)
+		do = func(ctx context.Context) ([]driver.Ref, error) { return driver.Fail(ctx, db, failures) }
+	default:
+		failures := failuresOf(items, l.outbox.Retry)
+		do = func(ctx context.Context) ([]driver.Ref, error) { return driver.Retry(ctx, db, failures) }
 	}
-	failures := failuresOf(items, l.outbox.Retry)
-	if v == toFail {
-		return func(ctx context.Context) ([]driver.Ref, error) { return driver.Fail(ctx, db, failures) }
+	return func(ctx context.Context) (lost, uncharged []driver.Ref, err error) {
+		lost, err = do(ctx)
+		return lost, nil, err
 	}
-	return func(ctx context.Context) ([]driver.Ref, error) { return driver.Retry(ctx, db, failures) }
 }
 
 // run makes the calls of a round, until one fails, and returns the answers. The end of ctx leaves a call its
@@ -133,8 +142,8 @@ func (s settling) run(ctx, cut context.Context, patience time.Duration) []settle
 		asked, cancel := patient(ctx, patience)
 		stop := context.AfterFunc(cut, cancel)
 		before := time.Now()
-		lost, err := c.do(asked)
-		answers = append(answers, settleAnswer{lost, err, time.Since(before)})
+		lost, uncharged, err := c.do(asked)
+		answers = append(answers, settleAnswer{lost, uncharged, err, time.Since(before)})
 		stop()
 		cancel()
 		if err != nil {
@@ -190,16 +199,13 @@ func (l *loop) settled(ctx context.Context, answers []settleAnswer) {
 		if of == toFailDestination {
 			l.dispatch.settled(c.items)
 		}
-		l.conclude(c.items, a.lost)
+		l.conclude(c.items, a)
 	}
 }
 
 // conclude has settled items leave the ledger.
-func (l *loop) conclude(items []*item, refs []driver.Ref) {
-	lost := make(map[driver.Ref]bool, len(refs))
-	for _, ref := range refs {
-		lost[ref] = true
-	}
+func (l *loop) conclude(items []*item, a settleAnswer) {
+	lost, uncharged := setOf(a.lost), setOf(a.uncharged)
 	var last *item // of the lost ones
 	for _, it := range items {
 		wasLost, became := lost[it.Ref()], Lost
@@ -208,7 +214,7 @@ func (l *loop) conclude(items []*item, refs []driver.Ref) {
 			l.stats.lost.Add(1)
 			l.log.Debug("lost a claim", "id", it.ID, "namespace", it.Namespace, "dispatch_key", it.DispatchKey)
 		} else {
-			became = l.countSettled(it)
+			became = l.countSettled(it, !uncharged[it.Ref()])
 		}
 		l.config.Observer.Message(&it.Delivery, became)
 		l.setPace(it, wasLost)
@@ -241,8 +247,8 @@ func (l *loop) slowDown(it *item) {
 }
 
 // countSettled counts a message as what it was settled as, notes for the log where it was not
-// delivered, and returns what has become of it. A retry that used up the last attempt has failed for good.
-func (l *loop) countSettled(it *item) (became Event) {
+// delivered, and returns what has become of it. A retry that was charged the last attempt has failed for good.
+func (l *loop) countSettled(it *item, charged bool) (became Event) {
 	state := "due again"
 	switch {
 	case it.verdict == toComplete:
@@ -255,7 +261,7 @@ func (l *loop) countSettled(it *item) (became Event) {
 			l.failures.givenBack++
 			l.failures.last = it
 		}
-	case it.verdict == toFail || l.outbox.Retry.Exhausted(it.Attempt) && !it.uncharged():
+	case it.verdict == toFail || charged && l.outbox.Retry.Exhausted(it.Attempt):
 		state, became = "failed", Failed
 		l.stats.failed.Add(1)
 		l.failures.failed++
@@ -272,6 +278,14 @@ func (l *loop) countSettled(it *item) (became Event) {
 			"attempt", it.Attempt, "now", state, "error", driver.CleanReason(it.reason))
 	}
 	return became
+}
+
+func setOf(refs []driver.Ref) map[driver.Ref]bool {
+	set := make(map[driver.Ref]bool, len(refs))
+	for _, ref := range refs {
+		set[ref] = true
+	}
+	return set
 }
 
 func refsOf(items []*item) []driver.Ref {

@@ -2,7 +2,7 @@
 create or replace function outbox.fail_destination(
   ids bigint[], tokens bigint[], kinds text[], errors text[] default null, holds interval[] default null,
   shared boolean[] default null, reached text[] default null)
-returns setof bigint
+returns table (id bigint, charged boolean)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -24,6 +24,7 @@ as $$
 -- probe, or that is held from now on, since it is busy or gone, is not charged either, and due config.hold_base
 -- from now, behind the others. All else is as retry() does it. shared says of each whether other namespaces'
 -- messages of the route go to the same endpoint. What is claimed before a claim has read the reports goes on.
+-- charged says of each whether it cost an attempt: only then may it have been the last one.
 --
 -- A call has no order within itself, and "in a row" means: nothing got through meanwhile. So reached says of each who
 -- got through there since it failed, before this call: 'namespace', another message of its namespace: then what was
@@ -104,9 +105,9 @@ begin
     from f where f.uncharged
     returning p.id
   )
-  select a.id from again as a;
+  select a.id, false from again as a;
   return query -- of the rest, which are claimed still
-  select f.id from outbox.failed_attempts(fail_destination.ids, fail_destination.tokens, fail_destination.errors, null, false) as f;
+  select f.id, true from outbox.failed_attempts(fail_destination.ids, fail_destination.tokens, fail_destination.errors, null, false) as f;
 end $$;
-comment on function outbox.fail_destination is 'Gives messages back whose destination failed; the ids settled, the rest were lost';
+comment on function outbox.fail_destination is 'Gives messages back whose destination failed; the ids settled, and whether each was charged; the rest were lost';
 revoke all on function outbox.fail_destination from public;
