@@ -114,13 +114,8 @@ from outbox.observe($1::pg_catalog.text[], $2::pg_catalog.text[]) as o order by 
 			return err
 		}
 		var d DestinationHealth
-		var until *int64
-		_, err = pgx.ForEachRow(rows, []any{(*string)(&d.Health), &until, &d.Reason}, func() error {
-			if until != nil {
-				d.Until = time.UnixMicro(*until)
-			}
+		_, err = pgx.ForEachRow(rows, []any{(*string)(&d.Health), (*instant)(&d.Until), &d.Reason}, func() error {
 			known = append(known, d)
-			d, until = DestinationHealth{}, nil
 			return nil
 		})
 		return err

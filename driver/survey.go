@@ -125,15 +125,8 @@ func surveyed(ctx context.Context, db Querier, from string, args ...any) ([]Name
 		return nil, wrap("survey namespaces", err)
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (n NamespaceSurvey, err error) {
-		var oldest, free *int64
-		err = row.Scan(&n.Namespace, (*instant)(&n.At), &oldest, &free, &n.Due, &n.Unripe, &n.Claimed, &n.Failed,
+		err = row.Scan(&n.Namespace, (*instant)(&n.At), (*instant)(&n.OldestDue), (*instant)(&n.FreeDue), &n.Due, &n.Unripe, &n.Claimed, &n.Failed,
 			&n.Quota, &n.Strict, &n.Paused, &n.Partial)
-		if oldest != nil {
-			n.OldestDue = time.UnixMicro(*oldest)
-		}
-		if free != nil {
-			n.FreeDue = time.UnixMicro(*free)
-		}
 		return n, err
 	})
 	return all, wrap("survey namespaces", err)

@@ -150,9 +150,11 @@ const (
 // instant reads an instant that comes as a whole number of microseconds.
 type instant time.Time
 
-// ScanInt64 takes the number.
+// ScanInt64 takes the number; null is the zero time.
 func (i *instant) ScanInt64(v pgtype.Int8) error {
-	*i = instant(time.UnixMicro(v.Int64))
+	if *i = (instant{}); v.Valid {
+		*i = instant(time.UnixMicro(v.Int64))
+	}
 	return nil
 }
 

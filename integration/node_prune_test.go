@@ -123,6 +123,7 @@ func TestEndBreaksAPruneOff(t *testing.T) {
 		n := startNode(t, newNode(t, db, new(collector), patient))
 		begun()
 		n.drained(t)
+		atRest(t, db)
 	})
 	t.Run("at once", func(t *testing.T) {
 		t.Parallel()
@@ -133,6 +134,7 @@ func TestEndBreaksAPruneOff(t *testing.T) {
 		if err := n.ended(t); err == nil || err.Error() != "at once" {
 			t.Errorf("it ended with %v", err)
 		}
+		atRest(t, db)
 	})
 	t.Run("drain of a Once", func(t *testing.T) {
 		t.Parallel()
@@ -148,8 +150,16 @@ func TestEndBreaksAPruneOff(t *testing.T) {
 			if err != nil {
 				t.Errorf("Once: %v", err)
 			}
+			atRest(t, db)
 		case <-time.After(patience()):
 			t.Error("Once has not returned")
 		}
 	})
+}
+
+// atRest wants that a node which has ended leaves no call under way; pgx closes a connection whose call was broken off
+// in the background.
+func atRest(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	eventually(t, "no connection is in use", func() bool { return db.Pool.Stat().AcquiredConns() == 0 })
 }

@@ -21,10 +21,15 @@ type duties struct {
 	settings, extend, rescue, heartbeat, prune, obstacles, observe, events duty
 }
 
+// all are the duties, in the order of regular.
+func (d *duties) all() []*duty {
+	return []*duty{&d.settings, &d.extend, &d.rescue, &d.heartbeat, &d.prune, &d.obstacles, &d.observe, &d.events}
+}
+
 // next is the clock time when the next duty is due.
 func (d *duties) next() int64 {
 	next := never
-	for _, one := range []*duty{&d.settings, &d.extend, &d.rescue, &d.heartbeat, &d.prune, &d.obstacles, &d.observe, &d.events} {
+	for _, one := range d.all() {
 		if !one.off {
 			next = min(next, one.at)
 		}

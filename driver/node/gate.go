@@ -84,12 +84,18 @@ func (g *gates) open(d driver.Destination, noneSlow bool) bool {
 	return gate == nil || gate.state == gateTrying && g.under[d].quick == 0 && noneSlow
 }
 
-// first is the first of these messages that may begin, as far as destinations go; -1 where none may.
+// first is the first of these messages of a namespace that may begin, as far as destinations go; -1 where none may. What
+// is waiting can be long: what the gates refuse of a task queue, they refuse of all of it but the probe.
 func (g *gates) first(waiting []*item) int {
+	var refused *item
 	for i, it := range waiting {
+		if refused != nil && it.TaskQueue == refused.TaskQueue && !it.Probe {
+			continue
+		}
 		if g.lets(it) {
 			return i
 		}
+		refused = it
 	}
 	return -1
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/fairclaim/fairclaim/driver"
@@ -192,14 +193,7 @@ func (l *loop) observeDuty(ctx context.Context, d *duty, took time.Duration, err
 }
 
 // name is the name of one of the duties.
-func (d *duties) name(one *duty) string {
-	for i, other := range []*duty{&d.settings, &d.extend, &d.rescue, &d.heartbeat, &d.prune, &d.obstacles, &d.observe, &d.events} {
-		if one == other {
-			return regular()[i]
-		}
-	}
-	return ""
-}
+func (d *duties) name(one *duty) string { return regular()[slices.Index(d.all(), one)] }
 
 // turned tells the observer how the node is.
 func (l *loop) turned(ended bool) {

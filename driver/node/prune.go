@@ -82,6 +82,9 @@ func (l *loop) countPruned(p prune) {
 	l.cutPruning = nil
 	l.prunedSoFar += int64(p.messages)
 	l.pruneMore = p.messages == maxRows
+	if p.err != nil { // nothing is known of what is left
+		return
+	}
 	if l.madeUp += maxRows; !l.pruneMore || l.madeUp > l.settledSoFar() {
 		l.madeUp = l.settledSoFar()
 	}
