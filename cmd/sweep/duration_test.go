@@ -2,109 +2,25 @@ package main
 
 import (
 	"math"
-	"math/big"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/when"
 )
-
-func TestParseDuration(t *testing.T) {
-	t.Parallel()
-	const day = 24 * time.Hour
-	for _, tt := range []struct {
-		text string
-		want time.Duration
-		ok   bool
-	}{
-		{"0", 0, true},
-		{"30s", 30 * time.Second, true},
-		{"1h30m", 90 * time.Minute, true},
-		{"7d", 7 * day, true},
-		{"1d12h", 36 * time.Hour, true},
-		{"1d0.5s", day + 500*time.Millisecond, true},
-		{"0d", 0, true},
-		{"-2d", -2 * day, true},
-		{"-1d12h", -36 * time.Hour, true},
-		{"106751d", 106751 * day, true},
-		{"106752d", 0, false},
-		{"106751d24h", 0, false},
-		{"-106751d24h", 0, false},
-		{"", 0, false},
-		{"d", 0, false},
-		{"7", 0, false},
-		{"1.5d", 0, false},
-		{"7days", 0, false},
-		{"1d-12h", 0, false},
-		{"1d+12h", 0, false},
-		{"1d1d", 0, false},
-		{"12h1d", 0, false},
-		{"0d-12h", 0, false},
-		{"-0d12h", -12 * time.Hour, true},
-		{"NaN", 0, false},
-	} {
-		got, err := parseDuration(tt.text)
-		if (err == nil) != tt.ok || got != tt.want {
-			t.Errorf("parseDuration(%q) = %v, %v; want %v", tt.text, got, err, tt.want)
-		}
-	}
-	if got := duration(math.MaxInt64).interval(); got != "9223372036854775 microseconds" {
-		t.Errorf("interval of the longest duration: %q", got)
-	}
-}
-
-// Without days it is time.ParseDuration; days are 24 hours put before the rest, and
-// nothing overflows.
-func FuzzParseDuration(f *testing.F) {
-	for _, text := range []string{"0", "30s", "7d", "1d12h", "-1d0.5s", "106751d23h47m16.854775807s", "106752d", "-106752d", "1d-1h", "d", "1dd", "+1d", "0d-1h", "-0d1h"} {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		got, err := parseDuration(text)
-		days, rest, hasDays := strings.Cut(text, "d")
-		if !hasDays {
-			want, wantErr := time.ParseDuration(text)
-			if (err == nil) != (wantErr == nil) || err == nil && got != want {
-				t.Fatalf("parseDuration(%q) = %v, %v; want %v, %v", text, got, err, want, wantErr)
-			}
-			return
-		}
-		if err != nil {
-			if got != 0 {
-				t.Fatalf("parseDuration(%q) = %v beside %v", text, got, err)
-			}
-			return
-		}
-		n, _ := new(big.Int).SetString(days, 10)
-		if n == nil {
-			t.Fatalf("parseDuration(%q) = %v, with days that are no number", text, got)
-		}
-		want := new(big.Int).Mul(n, big.NewInt(int64(24*time.Hour)))
-		if rest != "" {
-			v, err := time.ParseDuration(rest)
-			if err != nil || v < 0 {
-				t.Fatalf("parseDuration(%q) = %v, behind the days %v, %v", text, got, v, err)
-			}
-			if strings.HasPrefix(days, "-") {
-				v = -v
-			}
-			want.Add(want, big.NewInt(int64(v)))
-		}
-		if want.Cmp(big.NewInt(int64(got))) != 0 {
-			t.Fatalf("parseDuration(%q) = %d, want %d", text, got, want)
-		}
-	})
-}
 
 // A duration is written as it is read.
 func TestDurationText(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"0s", "30s", "10s", "90ms", "20m", "10m", "1h30m", "2h", "10h", "7d", "1d12h", "366d", "9999d", "-2d", "-1d12h", "1d0.5s"} {
-		d, err := parseDuration(text)
+		d, err := when.ParseDuration(text)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got, want := duration(d).String(), strings.Replace(text, "1d0.5s", "1d500ms", 1); got != want {
 			t.Errorf("%q is written as %q", text, got)
 		}
+	}
+	if got := duration(math.MaxInt64).interval(); got != "9223372036854775 microseconds" {
+		t.Errorf("interval of the longest duration: %q", got)
 	}
 }

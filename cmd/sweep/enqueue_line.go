@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/when"
 	"github.com/fairclaim/fairclaim/driver"
 )
 
@@ -167,7 +168,7 @@ func jsonDelay(value json.RawMessage) (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
-		return parseDuration(s)
+		return when.ParseDuration(s)
 	}
 	seconds, err := strconv.ParseFloat(string(value), 64)
 	if err != nil {

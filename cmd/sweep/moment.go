@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"time"
+
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/when"
 )
 
 // moment is a point in time: an age before now by the database's clock ("2h", "1d12h"), or
@@ -16,11 +18,11 @@ type moment struct {
 // UnmarshalText reads an age or a time.
 func (m *moment) UnmarshalText(text []byte) error {
 	s := string(text)
-	if at, ok := parseInstant(s); ok {
+	if at, ok := when.ParseInstant(s); ok {
 		*m = moment{at: at}
 		return nil
 	}
-	age, err := parseDuration(s)
+	age, err := when.ParseDuration(s)
 	if err != nil || age < 0 {
 		return fmt.Errorf("%q is neither an age such as 15m, 12h or 7d, nor a time such as 2026-01-31T03:00:00Z or 2026-01-31 03:00", s)
 	}
@@ -28,22 +30,12 @@ func (m *moment) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// parseInstant reads a time, of this machine's time zone where it names none.
-func parseInstant(text string) (time.Time, bool) {
-	for _, form := range []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
-		if at, err := time.ParseInLocation(form, text, time.Local); err == nil {
-			return at, true
-		}
-	}
-	return time.Time{}, false
-}
-
 // instant is a time that is not seen from now: to come, say.
 type instant time.Time
 
 // UnmarshalText reads a time.
 func (i *instant) UnmarshalText(text []byte) error {
-	at, ok := parseInstant(string(text))
+	at, ok := when.ParseInstant(string(text))
 	if !ok {
 		return fmt.Errorf("%q is not a time such as 2026-01-31T03:00:00Z or 2026-01-31 03:00", text)
 	}

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -68,7 +69,7 @@ func (c *Cursor) UnmarshalText(text []byte) error {
 	at, id, _ := strings.Cut(string(text), "/")
 	var err error
 	if c.At, err = time.Parse(time.RFC3339Nano, at); err == nil {
-		_, err = fmt.Sscanf(id+"\n", "%d\n", &c.ID)
+		c.ID, err = strconv.ParseInt(id, 10, 64)
 	}
 	if err != nil {
 		return errors.New("not a page: give what was printed after --page")

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/deadletters"
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/when"
 )
 
 // onlyShows refuses an action where there are none.
@@ -160,7 +161,7 @@ func howLong(r *http.Request) (*float64, error) {
 	if text == "" {
 		return nil, nil
 	}
-	d, err := readAge(text)
+	d, err := when.ParseDuration(text)
 	if err != nil || d <= 0 {
 		return nil, &problem{
 			status: http.StatusBadRequest, Title: "That cannot be", Text: "For how long is no length of time: " + shown(cut(text, 100)) + ".", Hint: "Write 30m, 12h or 7d, or nothing.",
@@ -295,7 +296,7 @@ func (s *Server) quota(ctx context.Context, r *http.Request) (string, []any, err
 	return text + ". It counts from the next claim on.", attrs, err
 }
 
-// forMessage runs an action on the message of the form; say says what became of it.
+// forMessage runs an action on the message of the form; did and not say what became of it.
 func (s *Server) forMessage(ctx context.Context, r *http.Request, sql, did, not string) (string, []any, error) {
 	key, err := needed(r, "key")
 	attrs := []any{"dispatch_key", key}

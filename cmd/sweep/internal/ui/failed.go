@@ -2,10 +2,8 @@ package ui
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -13,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/deadletters"
+	"github.com/fairclaim/fairclaim/cmd/sweep/internal/when"
 )
 
 const (
@@ -94,13 +93,11 @@ func readMoment(name, value string, now time.Time) (*time.Time, error) {
 	if value == "" {
 		return nil, nil
 	}
-	for _, form := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02 15:04:05", "2006-01-02 15:04", time.DateOnly} {
-		if at, err := time.ParseInLocation(form, value, time.Local); err == nil {
-			return &at, nil
-		}
+	if at, ok := when.ParseInstant(value); ok {
+		return &at, nil
 	}
-	age, err := readAge(value)
-	if err != nil {
+	age, err := when.ParseDuration(value)
+	if err != nil || age < 0 {
 		return nil, &problem{
 			status: http.StatusBadRequest, Title: "That cannot be",
 			Text: name + " is neither an age nor a time: " + shown(cut(value, 100)) + ".", Hint: "Write an age such as 15m, 12h or 7d, or a time such as 2026-01-31 03:00.",
@@ -108,26 +105,6 @@ func readMoment(name, value string, now time.Time) (*time.Time, error) {
 	}
 	at := now.Add(-age)
 	return &at, nil
-}
-
-// readAge reads a length of time such as 15m, 12h or 7d.
-func readAge(text string) (time.Duration, error) {
-	days := time.Duration(0)
-	if d, rest, ok := strings.Cut(text, "d"); ok {
-		n, err := strconv.ParseUint(d, 10, 16)
-		if err != nil {
-			return 0, err
-		}
-		if days = time.Duration(n) * 24 * time.Hour; rest == "" {
-			return days, nil
-		}
-		text = rest
-	}
-	age, err := time.ParseDuration(text)
-	if err == nil && age < 0 {
-		err = errors.New("it is negative")
-	}
-	return days + age, err
 }
 
 // groupRow is a group with a link to what is in it.

@@ -5,7 +5,7 @@
 //	users.go    the file of users and passwords
 //	render.go   templates, and how they show times, counts and what strangers wrote
 //	data.go     transactions, and what every page reads
-//	survey.go   Survey, which looks at all tenants, a few at a time, in the background
+//	survey.go   survey, which looks at all tenants, a few at a time, in the background
 //	tenants.go  Tenants: who waits longest; a tenant: why
 //	failed.go   the dead letters, grouped
 //	message.go  a message

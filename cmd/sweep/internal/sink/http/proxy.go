@@ -31,7 +31,7 @@ func isOfProxy(err error) bool {
 }
 
 // tunnel reads how a proxy has answered a CONNECT. That it could not reach the server (502, 503 and 504) is
-// the destination's doing, and comes as such; all else but a 2xx is the proxy's.
+// the destination's doing, and comes as such; all else but 200 is the proxy's.
 func tunnel(_ context.Context, _ *url.URL, _ *nethttp.Request, response *nethttp.Response) error {
 	status := response.StatusCode
 	err := fmt.Errorf("the proxy answered CONNECT with %d %s", status, nethttp.StatusText(status))
