@@ -56,7 +56,7 @@ func (s *Server) act(a action) http.Handler {
 		var attrs []any
 		switch {
 		case err != nil:
-			err = &problem{status: http.StatusBadRequest, Title: "That cannot be", Text: "The form cannot be read, or is too large."}
+			err = cannotBe("The form cannot be read, or is too large.")
 		case !s.Actions && !a.reads:
 			err = onlyShows
 		default:
@@ -140,7 +140,7 @@ func value(r *http.Request, name string) *string {
 func needed(r *http.Request, name string) (string, error) {
 	v := r.PostForm.Get(name)
 	if v == "" {
-		return "", &problem{status: http.StatusBadRequest, Title: "That cannot be", Text: "The form lacks its field " + name + "."}
+		return "", cannotBe("The form lacks its field " + name + ".")
 	}
 	return v, nil
 }
@@ -150,7 +150,7 @@ func needed(r *http.Request, name string) (string, error) {
 func target(r *http.Request) (p pauseRow, attrs []any, err error) {
 	p = pauseRow{Namespace: value(r, "namespace"), TaskQueue: value(r, "route")}
 	if (p.Namespace == nil) != (r.PostForm.Get("all") == "yes") {
-		return p, nil, &problem{status: http.StatusBadRequest, Title: "That cannot be", Text: "The form names neither a tenant nor all of them."}
+		return p, nil, cannotBe("The form names neither a tenant nor all of them.")
 	}
 	return p, []any{"namespace", deref(p.Namespace), "task_queue", deref(p.TaskQueue)}, nil
 }
@@ -163,9 +163,7 @@ func howLong(r *http.Request) (*float64, error) {
 	}
 	d, err := when.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return nil, &problem{
-			status: http.StatusBadRequest, Title: "That cannot be", Text: "For how long is no length of time: " + shown(cut(text, 100)) + ".", Hint: "Write 30m, 12h or 7d, or nothing.",
-		}
+		return nil, cannotBe("For how long is no length of time: "+shown(cut(text, 100))+".", "Write 30m, 12h or 7d, or nothing.")
 	}
 	seconds := d.Seconds()
 	return &seconds, nil
@@ -226,7 +224,7 @@ func (s *Server) resume(ctx context.Context, r *http.Request) (string, []any, er
 func (s *Server) hold(ctx context.Context, r *http.Request) (string, []any, error) {
 	p, attrs, err := target(r)
 	if err == nil && p.TaskQueue == nil {
-		err = &problem{status: http.StatusBadRequest, Title: "That cannot be", Text: "Name the route to hold. To hold back a whole tenant, pause it."}
+		err = cannotBe("Name the route to hold. To hold back a whole tenant, pause it.")
 	}
 	if err != nil {
 		return "", attrs, err
@@ -281,7 +279,7 @@ func (s *Server) quota(ctx context.Context, r *http.Request) (string, []any, err
 	}
 	n, err := strconv.ParseInt(r.PostForm.Get("quota"), 10, 32)
 	if err != nil || n < 0 {
-		return "", attrs, &problem{status: http.StatusBadRequest, Title: "That cannot be", Text: "The quota must be a number, 0 or more."}
+		return "", attrs, cannotBe("The quota must be a number, 0 or more.")
 	}
 	strict := r.PostForm.Get("strict") == "yes"
 	attrs = append(attrs, "quota", n, "strict", strict)
@@ -335,17 +333,17 @@ func (s *Server) redriveFailed(ctx context.Context, r *http.Request) (string, []
 	f := readFilterForm(r.PostForm)
 	attrs := []any{"filter", f.Words(), "rate", r.PostForm.Get("rate"), "max", r.PostForm.Get("max")}
 	if r.PostForm.Get("until") == "" { // the confirmation's; without it what fails again would come round
-		return "", attrs, &problem{status: http.StatusBadRequest, Title: "That cannot be", Text: "A redrive must be confirmed first, on its page."}
+		return "", attrs, cannotBe("A redrive must be confirmed first, on its page.")
 	}
 	var rate deadletters.Rate
 	if err := rate.UnmarshalText([]byte(strings.TrimSpace(r.PostForm.Get("rate")))); err != nil {
-		return "", attrs, &problem{status: http.StatusBadRequest, Title: "That cannot be", Text: shown(err.Error()) + "."}
+		return "", attrs, cannotBe(shown(err.Error()) + ".")
 	}
 	var most int64
 	if text := r.PostForm.Get("max"); text != "" {
 		var err error
 		if most, err = strconv.ParseInt(text, 10, 64); err != nil || most < 1 {
-			return "", attrs, &problem{status: http.StatusBadRequest, Title: "That cannot be", Text: "At most must be a number, 1 or more, or empty for all."}
+			return "", attrs, cannotBe("At most must be a number, 1 or more, or empty for all.")
 		}
 	}
 	var now time.Time
@@ -375,7 +373,7 @@ func (s *Server) stopRedrive(_ context.Context, r *http.Request) (string, []any,
 	id, err := strconv.Atoi(r.PostForm.Get("job"))
 	attrs := []any{"job", id}
 	if err != nil {
-		return "", attrs, &problem{status: http.StatusBadRequest, Title: "That cannot be", Text: "The form names no redrive."}
+		return "", attrs, cannotBe("The form names no redrive.")
 	}
 	if !s.jobs.cancel(id) {
 		return fmt.Sprintf("Redrive %d was over already.", id), attrs, nil

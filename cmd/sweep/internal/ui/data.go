@@ -92,13 +92,10 @@ func rowOf[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) (row 
 
 // outbox is what every page says of the outbox as a whole.
 type outbox struct {
-	Database     string
-	Role         string
 	At           time.Time // on the database's clock
 	Shards       int32
 	DefaultQuota int32
 	CountCap     int64
-	Retention    string
 
 	overview.Cluster
 	AllPaused *pauseRow
@@ -159,8 +156,8 @@ func ending(until *time.Time) string {
 // readOutbox reads what every page shows.
 func readOutbox(ctx context.Context, tx pgx.Tx) (o outbox, err error) {
 	err = tx.QueryRow(ctx, `
-		select current_database(), current_user, clock_timestamp(), g.shard_count, g.default_quota, g.count_cap, g.retention::text
-		from outbox.settings() as g`).Scan(&o.Database, &o.Role, &o.At, &o.Shards, &o.DefaultQuota, &o.CountCap, &o.Retention)
+		select clock_timestamp(), g.shard_count, g.default_quota, g.count_cap
+		from outbox.settings() as g`).Scan(&o.At, &o.Shards, &o.DefaultQuota, &o.CountCap)
 	if err != nil {
 		return o, fmt.Errorf("read the settings: %w", err)
 	}

@@ -80,10 +80,7 @@ func (f filterForm) filter(now time.Time) (d deadletters.Filter, err error) {
 		d.Until, err = readMoment("Before", f.Until, now)
 	}
 	if err == nil && d.Since != nil && d.Until != nil && !d.Since.Before(*d.Until) {
-		err = &problem{
-			status: http.StatusBadRequest, Title: "That cannot be",
-			Text: "Before is not later than From: nothing lies between them.", Hint: "Of two ages, the larger one is for From.",
-		}
+		err = cannotBe("Before is not later than From: nothing lies between them.", "Of two ages, the larger one is for From.")
 	}
 	return d, err
 }
@@ -98,10 +95,7 @@ func readMoment(name, value string, now time.Time) (*time.Time, error) {
 	}
 	age, err := when.ParseDuration(value)
 	if err != nil || age < 0 {
-		return nil, &problem{
-			status: http.StatusBadRequest, Title: "That cannot be",
-			Text: name + " is neither an age nor a time: " + shown(cut(value, 100)) + ".", Hint: "Write an age such as 15m, 12h or 7d, or a time such as 2026-01-31 03:00.",
-		}
+		return nil, cannotBe(name+" is neither an age nor a time: "+shown(cut(value, 100))+".", "Write an age such as 15m, 12h or 7d, or a time such as 2026-01-31 03:00.")
 	}
 	at := now.Add(-age)
 	return &at, nil
@@ -136,7 +130,7 @@ func (s *Server) failed(_ http.ResponseWriter, r *http.Request) (*page, error) {
 	if text := q.Get("after"); text != "" {
 		after = new(deadletters.Cursor)
 		if after.UnmarshalText([]byte(text)) != nil {
-			return nil, &problem{status: http.StatusBadRequest, Title: "That cannot be", Text: "The address is none that these pages have made."}
+			return nil, cannotBe("The address is none that these pages have made.")
 		}
 		v.Paged = true
 	}

@@ -40,7 +40,6 @@ type detailRow struct {
 	CreatedAt    *time.Time
 	VisibleAfter *time.Time
 	ClaimedBy    *string
-	LeaseUntil   *time.Time
 	SettledAt    *time.Time
 	ContentType  string
 	Headers      string
@@ -99,7 +98,7 @@ func (s *Server) message(_ http.ResponseWriter, r *http.Request) (*page, error) 
 			return fmt.Errorf("ask why: %w", err)
 		}
 		v.More, v.Known, err = rowOf[detailRow](ctx, tx, `
-			select m.created_at, case when isfinite(m.visible_after) then m.visible_after end, m.claimed_by, m.lease_until, m.settled_at,
+			select m.created_at, case when isfinite(m.visible_after) then m.visible_after end, m.claimed_by, m.settled_at,
 			       h.content_type, left(h.headers::text, $2::int), octet_length(h.headers::text)::bigint, octet_length(m.payload)::bigint
 			from outbox.messages as m cross join outbox.message_headers($1::text) as h where m.dispatch_key = $1::text`, v.Key, headersText)
 		if err != nil || !v.Known {

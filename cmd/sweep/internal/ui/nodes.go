@@ -11,12 +11,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fairclaim/fairclaim/cmd/sweep/internal/overview"
+	"github.com/fairclaim/fairclaim/driver"
 )
 
 const (
 	horizonRows  = 10
 	checkNewest  = 100_000 // messages that a check from a page looks at
-	checkRows    = 20      // violations of each kind
 	checkTimeout = 45 * time.Second
 	checkEvery   = time.Minute // no more checks than this
 )
@@ -43,27 +43,18 @@ func (v nodesView) Troubles() []string {
 // checkResult is what a check found.
 type checkResult struct {
 	At    time.Time // on the database's clock
-	Took  time.Duration
 	By    string
-	Found []violation
-	Err   string
+	Found []driver.Violation
 }
 
 // Violations is how many of what it found are no advice.
 func (c checkResult) Violations() (n int64) {
 	for _, v := range c.Found {
-		if v.Guarantee != "advice" {
+		if v.Guarantee != driver.Advice {
 			n++
 		}
 	}
 	return n
-}
-
-type violation struct {
-	Guarantee string
-	Subject   string
-	Detail    string
-	Hint      string
 }
 
 // lastCheck is the last check that was run from the pages of this process.
@@ -116,20 +107,17 @@ func (s *Server) runCheck(ctx context.Context, who string) (string, error) {
 	}
 	s.check.begun = time.Now()
 	s.check.mu.Unlock()
-	began := time.Now()
 	c := checkResult{By: who}
 	err := s.readPlain(ctx, checkTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if err = tx.QueryRow(ctx, `select clock_timestamp()`).Scan(&c.At); err != nil {
 			return err
 		}
-		c.Found, err = rowsOf[violation](ctx, tx, `
-			select v.guarantee, v.subject, v.detail, v.hint from outbox.check($1::bigint, $2::int) as v`, checkNewest, checkRows)
+		c.Found, err = driver.Check(ctx, tx, checkNewest)
 		return err
 	})
 	if err != nil {
 		return "", err
 	}
-	c.Took = time.Since(began)
 	s.check.mu.Lock()
 	s.check.result = &c
 	s.check.mu.Unlock()

@@ -37,10 +37,14 @@ type problem struct {
 
 func (p *problem) Error() string { return p.Text }
 
+// cannotBe is the answer to a request that cannot be what was meant.
+func cannotBe(text string, hint ...string) *problem {
+	return &problem{status: http.StatusBadRequest, Title: "That cannot be", Text: text, Hint: strings.Join(hint, " ")}
+}
+
 // view is what every template gets.
 type view struct {
 	Title   string
-	Page    string // the template
 	Path    string // of this page, for the navigation
 	At      time.Time
 	User    string
@@ -80,7 +84,7 @@ func (s *Server) show(find func(http.ResponseWriter, *http.Request) (*page, erro
 
 func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, p *page) {
 	v := view{
-		Title: p.title, Page: p.name, Path: r.URL.Path, At: p.at, User: user(r), Actions: s.Actions, Version: s.Version, Data: p.data,
+		Title: p.title, Path: r.URL.Path, At: p.at, User: user(r), Actions: s.Actions, Version: s.Version, Data: p.data,
 		Done: s.flash.take(r.URL.Query().Get("done")),
 	}
 	var b bytes.Buffer
@@ -116,7 +120,7 @@ func (s *Server) explain(ctx context.Context, err error) *problem {
 				Hint: "The owner of the schema outbox can grant the right, and must do so again after an upgrade: select outbox.grant_operator('role').",
 			}
 		case strings.HasPrefix(pg.Code, "OB"), pg.Code == "22021", pg.Code == "22003", pg.Code == "22P02":
-			return &problem{status: http.StatusBadRequest, Title: "That cannot be", Text: shown(pg.Message) + ".", Hint: shown(pg.Hint)}
+			return cannotBe(shown(pg.Message)+".", shown(pg.Hint))
 		case pg.Code == "25006":
 			return &problem{
 				status: http.StatusConflict, Title: "The database takes no changes",

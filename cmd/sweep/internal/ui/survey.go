@@ -237,15 +237,14 @@ func compareWaits(a, b waits) int {
 
 // surveyed is a page of what a survey knows.
 type surveyed struct {
-	Rows     []waits
-	More     bool
-	All      int // of those that match
-	Waiting  int // of these, those with something due
-	Longest  *waits
-	Age      time.Duration // since the look at them began
-	Took     time.Duration // 0: it goes on
-	Complete bool
-	Cut      bool
+	Rows    []waits
+	More    bool
+	All     int // of those that match
+	Waiting int // of these, those with something due
+	Longest *waits
+	Age     time.Duration // since the look at them began
+	Took    time.Duration // 0: it goes on
+	Cut     bool
 }
 
 // page is up to most tenants whose names contain q, behind a place in the order.
@@ -262,7 +261,7 @@ func (v *survey) page(ctx context.Context, q string, after *waits, most int) (p 
 	if began.IsZero() && failed != nil {
 		return p, failed
 	}
-	p.Age, p.Took, p.Complete, p.Cut = time.Since(began), took, took > 0, isCut
+	p.Age, p.Took, p.Cut = time.Since(began), took, isCut
 	if began.IsZero() {
 		p.Age = 0
 	}
@@ -315,7 +314,7 @@ func (p surveyed) Known() string {
 	switch {
 	case p.Age == 0:
 		return "The tenants are being looked at for the first time: reload the page in a moment."
-	case !p.Complete:
+	case p.Took == 0:
 		return fmt.Sprintf("The first look at all tenants goes on: %s so far, in %s. More may come, and wait longer.", plural(int64(p.All), "tenant"), span(p.Age))
 	}
 	text := fmt.Sprintf("%s. All were looked at in %s, from %s ago on: that is how old the order is; the numbers are of the time at the foot of the page.",

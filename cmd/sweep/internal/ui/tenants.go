@@ -202,7 +202,7 @@ func parsePlace(name, at string) (*waits, error) {
 	}
 	due, err := time.Parse(time.RFC3339Nano, at)
 	if err != nil {
-		return nil, &problem{status: http.StatusBadRequest, Title: "That cannot be", Text: "The address is none that these pages have made."}
+		return nil, cannotBe("The address is none that these pages have made.")
 	}
 	return &waits{Name: name, Due: due, IsDue: true}, nil
 }
