@@ -34,8 +34,8 @@ as $$
 -- stand by visit, and those of a visit in the order in which they may be taken: round-robin over its
 -- routes, of each the oldest first, lane by lane. wanted is by visit: so many of its candidates it may
 -- get. By route are queues, its name, rotating, its namespace, unless that is sole, and route_caps, how many of
--- it may be taken, null for any number. wading is the visit whose reading took very many pages of outbox.pending for few messages, if one did, and pages
--- how many: see walk_detour().
+-- it may be taken, null for any number. wading is the visit whose reading took very many pages of
+-- outbox.pending for few messages, if one did, and pages how many: see walk_detour().
 --
 -- The lanes of a route start at a shard drawn by hash from the namespace and the round, so that no
 -- rhythm of the claims can pass one over. Where others have locked all that is due on the routes

@@ -8,9 +8,9 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 -- Takes up to 500 reports of settles, and makes of outbox.destination what they say: each that they
--- concern is read once and saved once, however many there are of it. The caller has the lock fold_lock(). late also takes those that were committed after reports with larger ids had
--- been taken: that is a search from the beginning, which reads past dead rows where a long transaction
--- keeps them.
+-- concern is read once and saved once, however many there are of it. The caller has the lock
+-- fold_lock(). late also takes those that were committed after reports with larger ids had been taken:
+-- that is a search from the beginning, which reads past dead rows where a long transaction keeps them.
 declare
   v_config  outbox.config;
   v_edge    bigint := (select e.last_value from outbox.report_edge as e);

@@ -26,7 +26,8 @@ as $$
 --
 -- What a namespace costs is bounded by count_cap, whatever else there is: two descents to find it, a
 -- read of each index that has its rows, and, where more are ripe than count_cap, a descent for each
--- lane; and while a destination is held, two look-ups for each route that these have come to. All of a call is one snapshot, which holds vacuum back for max_time at most.
+-- lane; and while a destination is held, two look-ups for each route that these have come to. All of a
+-- call is one snapshot, which holds vacuum back for max_time at most.
 declare
   v_now       timestamptz := clock_timestamp();
   v_config    outbox.config;

@@ -821,8 +821,8 @@ as $$
 -- stand by visit, and those of a visit in the order in which they may be taken: round-robin over its
 -- routes, of each the oldest first, lane by lane. wanted is by visit: so many of its candidates it may
 -- get. By route are queues, its name, rotating, its namespace, unless that is sole, and route_caps, how many of
--- it may be taken, null for any number. wading is the visit whose reading took very many pages of outbox.pending for few messages, if one did, and pages
--- how many: see walk_detour().
+-- it may be taken, null for any number. wading is the visit whose reading took very many pages of
+-- outbox.pending for few messages, if one did, and pages how many: see walk_detour().
 --
 -- The lanes of a route start at a shard drawn by hash from the namespace and the round, so that no
 -- rhythm of the claims can pass one over. Where others have locked all that is due on the routes
@@ -1345,9 +1345,9 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 -- Takes up to 500 reports of settles, and makes of outbox.destination what they say: each that they
--- concern is read once and saved once, however many there are of it. The caller has the lock fold_lock(). late also takes those that were committed after reports with larger ids had
--- been taken: that is a search from the beginning, which reads past dead rows where a long transaction
--- keeps them.
+-- concern is read once and saved once, however many there are of it. The caller has the lock
+-- fold_lock(). late also takes those that were committed after reports with larger ids had been taken:
+-- that is a search from the beginning, which reads past dead rows where a long transaction keeps them.
 declare
   v_config  outbox.config;
   v_edge    bigint := (select e.last_value from outbox.report_edge as e);
@@ -3027,7 +3027,8 @@ as $$
 --
 -- What a namespace costs is bounded by count_cap, whatever else there is: two descents to find it, a
 -- read of each index that has its rows, and, where more are ripe than count_cap, a descent for each
--- lane; and while a destination is held, two look-ups for each route that these have come to. All of a call is one snapshot, which holds vacuum back for max_time at most.
+-- lane; and while a destination is held, two look-ups for each route that these have come to. All of a
+-- call is one snapshot, which holds vacuum back for max_time at most.
 declare
   v_now       timestamptz := clock_timestamp();
   v_config    outbox.config;
