@@ -122,9 +122,43 @@ func TestPurgeBesideASettle(t *testing.T) {
 	rows := claimOn(t, conn, "n", longShards(), 10)
 	open := begin(t, conn)
 	settleAll(t, open, "complete", rows)
-	sweepFails(t, db.DSN, 1, []string{"purge", "ns1", "--yes"}, "purge: a lock was not granted within 400ms", "settles in a long transaction")
+	sweepFails(t, db.DSN, 1, []string{"purge", "ns1", "--yes"}, "purge: a lock was not granted within 400ms", "changes in a long transaction")
 	commit(t, open)
 	wantTexts(t, "afterwards", sweep(t, db.DSN, "purge", "ns1", "--yes"), "purged 1 message")
+}
+
+// TestCommandsWaitABoundedTime: commands that change something wait for whoever changes the same in a transaction of
+// his own for a bounded time, and then say what it may be.
+func TestCommandsWaitABoundedTime(t *testing.T) {
+	t.Parallel()
+	db := setUp(t, longBacklog(1, 1, 2, 1)+`
+		select outbox.configure('{"claim_idle_timeout": "200 ms"}');
+		select outbox.enqueue('ns1', 'q1', 'dead', ''), outbox.enqueue('ns1', 'q1', 'late', '', delay => '1 day')`)
+	conn := db.Connect(t)
+	rows := claimOn(t, conn, "n", longShards(), 10)
+	settleAll(t, conn, "fail", rows)
+	run(t, conn, `select outbox.pause('ns1'); select outbox.set_quota('ns1', 5)`)
+	for _, c := range []struct {
+		open string // a transaction that is left open
+		args []string
+		what string
+	}{
+		{`select outbox.retry_now('{late}'::text[])`, []string{"retry", "late"}, "retry"},
+		{`select outbox.cancel('{late}')`, []string{"cancel", "late"}, "cancel"},
+		{`select outbox.cancel('{late}')`, []string{"cancel", "--namespace", "ns1", "--yes"}, "cancel"},
+		{`select outbox.redrive('ns1', 10)`, []string{"redrive", "dead"}, "redrive"},
+		{`select outbox.resume('ns1')`, []string{"pause", "ns1"}, "pause"},
+		{`select outbox.resume('ns1')`, []string{"resume", "ns1"}, "resume"},
+		{`select outbox.set_quota('ns1', 6)`, []string{"quota", "ns1", "7"}, "set the quota"},
+	} {
+		open := begin(t, conn)
+		run(t, open, c.open)
+		sweepFails(t, db.DSN, 1, c.args, c.what+": a lock was not granted within 400ms")
+		if err := open.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		sweep(t, db.DSN, c.args...)
+	}
 }
 
 // TestStrayPrepared: a transaction that was prepared with a claim in it holds its shards and its

@@ -44,11 +44,14 @@ func (a *app) inChunks(ctx context.Context, conn *pgx.Conn, limit int64, sql str
 			return done, nil
 		}
 		var changed int64
-		err := inTx(working, conn, func(tx pgx.Tx) error {
-			return tx.QueryRow(working, sql, append([]any{most}, args...)...).Scan(&changed)
+		err := inLockTx(working, conn, func(tx pgx.Tx) error {
+			if err := tx.QueryRow(working, sql, append([]any{most}, args...)...).Scan(&changed); err != nil {
+				return fmt.Errorf("%s: %w", a.command, err)
+			}
+			return nil
 		})
 		if err != nil {
-			return done, fmt.Errorf("%s: %w", a.command, err)
+			return done, err
 		}
 		done += changed
 		if changed < most {

@@ -59,7 +59,7 @@ func (a *app) changeKeys(ctx context.Context, keys []string, change func(context
 	err := a.withConn(ctx, func(conn *pgx.Conn) error {
 		for chunk := range slices.Chunk(keys, chunkRows) {
 			var results []keyResult
-			err := inTx(ctx, conn, func(tx pgx.Tx) (err error) {
+			err := inLockTx(ctx, conn, func(tx pgx.Tx) (err error) {
 				results, err = change(ctx, tx, chunk)
 				return err
 			})

@@ -15,9 +15,9 @@ type lockError struct{ cause error }
 
 func (e *lockError) Error() string { return e.cause.Error() }
 
-// inLockTx is inTx for what takes the lock of destinations, which claims and prunes hold for a moment. It waits
-// for each lock twice as long as a claim may be left open (a minute at most), where the role's lock_timeout
-// says nothing else; the error then names who holds the lock.
+// inLockTx is inTx for what takes locks that others hold for a moment: that of destinations, that of cancels, and
+// those of rows. It waits for each lock twice as long as a claim may be left open (a minute at most), where the role's
+// lock_timeout says nothing else; the error then names who holds the lock.
 func inLockTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx) error) error {
 	var limit string
 	err := inTx(ctx, conn, func(tx pgx.Tx) error {
@@ -46,7 +46,7 @@ func inLockTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx) error) err
 	case look != nil:
 		return fmt.Errorf("%s: a lock was not granted within %s, and who holds it cannot be read: %w", what, limit, look)
 	case who == "":
-		return withHint(fmt.Errorf("%s: a lock was not granted within %s", what, limit), `Whoever had it may be gone: try again. It may be that of a message which somebody settles in a long transaction: select pid, query from pg_stat_activity where state = 'idle in transaction'.`)
+		return withHint(fmt.Errorf("%s: a lock was not granted within %s", what, limit), `Whoever had it may be gone: try again. It may be that of a message or a setting which somebody changes in a long transaction: select pid, query from pg_stat_activity where state = 'idle in transaction'.`)
 	}
 	return withHint(fmt.Errorf("%s: a lock was not granted within %s: it is held by %s", what, limit, who), "To end it: %s", remedies)
 }

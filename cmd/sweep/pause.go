@@ -204,7 +204,7 @@ func (a *app) setPause(ctx context.Context, t pauseTarget, sql string, args ...a
 				}
 			}
 		}
-		return inTx(ctx, conn, func(tx pgx.Tx) (err error) {
+		return inLockTx(ctx, conn, func(tx pgx.Tx) (err error) {
 			before, err := readPauses(ctx, tx, t)
 			if err != nil {
 				return err

@@ -55,7 +55,7 @@ func (c *quotaCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		if err := c.set(ctx, conn); err != nil {
-			return fmt.Errorf("set the quota: %w", err)
+			return err
 		}
 		return inReadTx(ctx, conn, func(tx pgx.Tx) (err error) {
 			r, err = readQuota(ctx, tx, c.Namespace)
@@ -81,13 +81,16 @@ func (c *quotaCmd) set(ctx context.Context, conn *pgx.Conn) error {
 	if c.Quota == nil && c.Strict == nil && !c.Default {
 		return nil
 	}
-	return inTx(ctx, conn, func(tx pgx.Tx) (err error) {
+	return inLockTx(ctx, conn, func(tx pgx.Tx) (err error) {
 		if c.Default {
 			_, err = tx.Exec(ctx, `select outbox.clear_quota($1::text)`, c.Namespace)
 		} else {
 			_, err = tx.Exec(ctx, `select outbox.set_quota($1::text, $2::int, $3::boolean)`, c.Namespace, c.Quota, c.Strict)
 		}
-		return err
+		if err != nil {
+			return fmt.Errorf("set the quota: %w", err)
+		}
+		return nil
 	})
 }
 

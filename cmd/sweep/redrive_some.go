@@ -93,7 +93,7 @@ func (c *redriveCmd) redriveSome(ctx context.Context, a *app, conn *pgx.Conn, no
 	working, stop := grace.Context(ctx, stopGrace)
 	defer stop()
 	reported := time.Now()
-	write := func(ctx context.Context, do func(pgx.Tx) error) error { return inTx(ctx, conn, do) }
+	write := func(ctx context.Context, do func(pgx.Tx) error) error { return inLockTx(ctx, conn, do) }
 	done, err = deadletters.Redrive(ctx, working, write, c.filter(now), now, c.Max, c.Rate, func(done int64) {
 		if time.Since(reported) >= progressEvery {
 			reported = time.Now()
