@@ -122,7 +122,7 @@ type failedView struct {
 }
 
 // failed shows the dead letters: what went wrong how often, and the newest ones.
-func (s *Server) failed(_ http.ResponseWriter, r *http.Request) (*page, error) {
+func (s *Server) failed(r *http.Request) (*page, error) {
 	s.survey.look()
 	q := merge(r.URL.Query())
 	v := failedView{Filter: readFilterForm(q), Jobs: s.jobs.list()}
@@ -211,7 +211,7 @@ type redriveView struct {
 }
 
 // confirmRedrive counts what a redrive would bring back, and asks.
-func (s *Server) confirmRedrive(_ http.ResponseWriter, r *http.Request) (*page, error) {
+func (s *Server) confirmRedrive(r *http.Request) (*page, error) {
 	if !s.Actions {
 		return nil, onlyShows
 	}

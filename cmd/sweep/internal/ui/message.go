@@ -80,7 +80,7 @@ func (v messageView) Can(action string) bool {
 }
 
 // message shows why a message stands where it stands.
-func (s *Server) message(_ http.ResponseWriter, r *http.Request) (*page, error) {
+func (s *Server) message(r *http.Request) (*page, error) {
 	s.survey.look()
 	q := r.URL.Query()
 	v := messageView{Key: q.Get("key")}

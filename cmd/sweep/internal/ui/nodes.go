@@ -65,7 +65,7 @@ type lastCheck struct {
 }
 
 // nodes shows who claims what.
-func (s *Server) nodes(_ http.ResponseWriter, r *http.Request) (*page, error) {
+func (s *Server) nodes(r *http.Request) (*page, error) {
 	s.survey.look()
 	v := nodesView{Checks: checkNewest}
 	err := s.read(r.Context(), func(ctx context.Context, tx pgx.Tx) (err error) {

@@ -71,9 +71,9 @@ func parse() map[string]*template.Template {
 }
 
 // show answers with a page, or with what went wrong.
-func (s *Server) show(find func(http.ResponseWriter, *http.Request) (*page, error)) http.Handler {
+func (s *Server) show(find func(*http.Request) (*page, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p, err := find(w, r)
+		p, err := find(r)
 		if err != nil {
 			s.fail(w, r, err)
 			return
@@ -194,11 +194,14 @@ func deref[T any](p *T) (v T) {
 }
 
 // plural is "1 message", "2 messages".
-func plural(n int64, word string) string {
+func plural(n int64, word string) string { return pluralUpTo(n, 0, word) }
+
+// pluralUpTo is plural for a count that stopped at most (0: it did not stop).
+func pluralUpTo(n, most int64, word string) string {
 	if n == 1 {
 		return "1 " + word
 	}
-	return counted(n, 0) + " " + word + "s"
+	return counted(n, most) + " " + word + "s"
 }
 
 // counted is a number with its thousands apart; one that stopped at most is "1,000+".

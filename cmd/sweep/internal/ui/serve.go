@@ -25,7 +25,7 @@ func (s *Server) handler() http.Handler {
 	for name, kind := range map[string]string{"style.css": "text/css", "script.js": "text/javascript", "icon.svg": "image/svg+xml"} {
 		mux.Handle("GET /"+name, asset(name, kind))
 	}
-	for pattern, show := range map[string]func(http.ResponseWriter, *http.Request) (*page, error){
+	for pattern, show := range map[string]func(*http.Request) (*page, error){
 		"GET /{$}":            s.tenants,
 		"GET /tenant":         s.tenant,
 		"GET /failed":         s.failed,
@@ -38,12 +38,12 @@ func (s *Server) handler() http.Handler {
 	for pattern, a := range s.actions() {
 		mux.Handle("POST "+pattern, s.act(a))
 	}
-	mux.Handle("/", s.show(func(_ http.ResponseWriter, r *http.Request) (*page, error) {
+	mux.Handle("/", s.show(func(r *http.Request) (*page, error) {
 		return nil, &problem{status: http.StatusNotFound, Title: "No such page", Text: "There is no page at this address."}
 	}))
 	var h http.Handler = mux
 	origins := http.NewCrossOriginProtection()
-	origins.SetDenyHandler(s.show(func(http.ResponseWriter, *http.Request) (*page, error) {
+	origins.SetDenyHandler(s.show(func(*http.Request) (*page, error) {
 		return nil, &problem{
 			status: http.StatusForbidden, Title: "Refused",
 			Text: "The request came from another site. A proxy in front must pass on the Host header as it is.",

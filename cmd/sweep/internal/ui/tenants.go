@@ -141,7 +141,7 @@ type tenantsView struct {
 }
 
 // tenants shows who waits longest.
-func (s *Server) tenants(_ http.ResponseWriter, r *http.Request) (*page, error) {
+func (s *Server) tenants(r *http.Request) (*page, error) {
 	q := r.URL.Query()
 	v := tenantsView{Q: q.Get("q")}
 	after, err := parsePlace(q.Get("after"), q.Get("at"))
@@ -255,7 +255,7 @@ func (v tenantView) Uncertain() bool {
 }
 
 // tenant shows why a tenant waits.
-func (s *Server) tenant(_ http.ResponseWriter, r *http.Request) (*page, error) {
+func (s *Server) tenant(r *http.Request) (*page, error) {
 	name := r.URL.Query().Get("name")
 	line := s.survey.of(name)
 	v := tenantView{Batch: explainRows}
@@ -333,7 +333,7 @@ func (v *tenantView) plan(ctx context.Context, tx pgx.Tx, name string) error {
 func (v tenantView) Answer() (sentences []string) {
 	t := v.Tenant
 	if t.Due > 0 {
-		sentences = append(sentences, fmt.Sprintf("%s %s due, the oldest for %s.", plural2(t.Due, v.CountCap, "message"), are(t.Due), t.Waited(v.At)))
+		sentences = append(sentences, fmt.Sprintf("%s %s due, the oldest for %s.", pluralUpTo(t.Due, v.CountCap, "message"), are(t.Due), t.Waited(v.At)))
 	}
 	why := t.Why
 	switch {
@@ -360,12 +360,4 @@ func are(n int64) string {
 		return "is"
 	}
 	return "are"
-}
-
-// plural2 is plural for a count that stopped at most.
-func plural2(n, most int64, word string) string {
-	if n == 1 {
-		return "1 " + word
-	}
-	return counted(n, most) + " " + word + "s"
 }
