@@ -54,3 +54,29 @@ func (h *hostileRun) judgeImport(t *testing.T, when string, calm int, isServed b
 		t.Errorf("INV-18: a claim touched %d buffers %s, %d without the import, want %d more at most", median, when, calm, hostileNothing)
 	}
 }
+
+// TestDetourPastTheEnd: a detour around what an open import has written, which leads past the end of the walk, comes to an
+// end where nobody else is served meanwhile: the claims say that they have not been all around, and what was
+// committed is served (INV-6, INV-18).
+func TestDetourPastTheEnd(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	conn, importer := db.Connect(t), db.Connect(t)
+	names := list[string](t, conn, `select 'n' || n from generate_series(1, 2) as n order by outbox.ring('n' || n)`)
+	run(t, conn, `select outbox.enqueue($1::text, 'q', 'paused', ''), outbox.pause($1::text)`, names[0])
+	run(t, conn, `select outbox.enqueue($1::text, 'q', 'k' || n, '') from generate_series(1, 20) as n`, names[1])
+	tx := beginAt(t, importer, pgx.ReadCommitted)
+	hostileFill(t, tx, fmt.Sprintf(`select '%s' as namespace, 'q' as task_queue, null::int as shard from generate_series(1, %d)`, names[1], hostileRows(t)), hostilePast)
+	wantClaimed(t, "beside the import", claimOn(t, conn, "node", longShards(), 100), 20)
+	if n := one[int](t, conn, `select cardinality(w.detours) from outbox.walk as w`); n != 1 {
+		t.Fatalf("%d detours, want 1", n)
+	}
+	commit(t, tx)
+	for n := range 101 {
+		if rows := claimOn(t, conn, "node", longShards(), 100); len(rows) > 0 {
+			t.Logf("served in claim %d after the commit", n+1)
+			return
+		}
+	}
+	t.Error("INV-18: what was imported is not served in 101 claims after its commit")
+}

@@ -3,6 +3,7 @@ package integration
 import (
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -248,4 +249,69 @@ func TestPurgeBesideClaims(t *testing.T) {
 	claim(t, withoutWaiting(t, claimer), "n1", 2)
 	claim(t, claimer, "n2", 2)
 	commit(t, open)
+}
+
+// TestPurgeBesideDeletes: a purge passes over nothing, however many messages of others are deleted while it looks.
+func TestPurgeBesideDeletes(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	conn, other := db.Connect(t), db.Connect(t)
+	run(t, conn, `insert into outbox.message (namespace, task_queue, dispatch_key, content_type, headers, payload, created_at)
+		select case when n % 25 = 0 then 'acme' else 'other' end, 'q', n, 'text/plain', '{}', '', now() from generate_series(1, 50000) as n`)
+	run(t, conn, `vacuum analyze outbox.message`)
+	var after atomic.Int64
+	done := make(chan error, 1)
+	go func() { // deletes right behind where the purge stands
+		for after.Load() >= 0 {
+			_, err := other.Exec(t.Context(), `delete from outbox.message as m where m.id = any (array(
+				select o.id from outbox.message as o where o.id > $1 and o.namespace = 'other' order by o.id limit 25))`, after.Load())
+			if err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	for {
+		step := purgeCall(t, conn, "acme", 500, after.Load())
+		if step.Next == nil {
+			break
+		}
+		after.Store(*step.Next)
+	}
+	after.Store(-1)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if n := one[int](t, conn, `select count(*)::int from outbox.message as m where m.namespace = 'acme'`); n != 0 {
+		t.Errorf("a purge passed over %d of 2,000 messages", n)
+	}
+}
+
+// TestPurgeBesideAnOpenChange: while the end of a purge waits for somebody who has changed a pause or a quota of the namespace and
+// left his transaction open, others claim, and destinations are read (INV-11).
+func TestPurgeBesideAnOpenChange(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]string{"a pause": `select outbox.resume('acme', 'q9')`, "a quota": `select outbox.set_quota('acme', 7)`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pg.New(t)
+			claimer, caller, somebody := db.Connect(t), impatient(t, db.Connect(t)), db.Connect(t)
+			run(t, claimer, `select outbox.enqueue('acme', 'q' || g, g::text, ''), outbox.enqueue('other', 'q', 'o' || g, '') from generate_series(1, 3) as g`)
+			run(t, claimer, `select outbox.pause('acme', 'q9'), outbox.set_quota('acme', 5)`)
+			claim(t, claimer, "n1", 2)
+			open := begin(t, somebody)
+			run(t, open, change)
+			done := async(t, caller, "select purged from outbox.purge('acme', 10, 99)")
+			awaitBlocked(t, claimer, caller.PgConn().PID())
+			claim(t, withoutWaiting(t, claimer), "n1", 1)
+			if !one[bool](t, claimer, `select pg_try_advisory_xact_lock(outbox.lock_class(), outbox.fold_lock())`) {
+				t.Error("a purge that waits has the lock of destinations")
+			}
+			commit(t, open)
+			if got := <-done; got.err != nil {
+				t.Fatal(got.err)
+			}
+		})
+	}
 }

@@ -14,6 +14,8 @@ func TestSessionBound(t *testing.T) {
 	for name, call := range map[string]string{
 		"a heartbeat that shares out": `select owned from outbox.heartbeat(gen_random_uuid()::text)`,
 		"a quota made strict":         `select outbox.set_quota('n', 3, true)`,
+		"a prune":                     `select outbox.prune()`,
+		"the end of a purge":          `select next from outbox.purge('n')`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -190,6 +190,30 @@ func TestUpgradeDestinations(t *testing.T) {
 	}
 }
 
+// TestUpgradeBackAStep: a migration back at a time, no pause that is over holds anything, and what was not to count for a
+// route of all does not count.
+func TestUpgradeBackAStep(t *testing.T) {
+	t.Parallel()
+	db := pg.New(t)
+	conn := db.Connect(t)
+	run(t, conn, `select outbox.enqueue('acme', 'q', 'k', ''), outbox.pause('acme', until => clock_timestamp() + interval '1 s');
+		insert into outbox.report (at, kind, message_id, claim_token, namespace, task_queue, shared) select now(), 'broken', n, 1, 'ns' || n, 'q', null from generate_series(1, 400) as n`)
+	await(t, conn, `select clock_timestamp() > p.until from outbox.pause as p`)
+	for version := latestVersion(t); version > beforeHolds; version-- {
+		migrateTo(t, db, version, version-1)
+		rows := upgradeClaim(t, conn, 10)
+		if len(rows) != 1 {
+			t.Errorf("at version %d, %d messages are claimed of a namespace whose pause is over, want 1", version-1, len(rows))
+		}
+		settleAll(t, conn, "release", rows)
+		if version == 17 {
+			if n := one[int](t, conn, `select count(*)::int from outbox.destination as d where d.namespace is null`); n != 0 {
+				t.Errorf("at version %d, reports of namespaces alone count for the route of all", version-1)
+			}
+		}
+	}
+}
+
 // holdQueue are the rows of one route.
 func holdQueue(rows []modelClaimed, queue string) []modelClaimed {
 	var of []modelClaimed

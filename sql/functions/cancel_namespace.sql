@@ -28,18 +28,18 @@ begin
     -- next turn.
     v_ids := array(
       (select p.id from outbox.pending as p
-       where p.ripe and p.ring = outbox.ring(cancel_namespace.namespace) and p.namespace = cancel_namespace.namespace
+       where p.ripe and p.ring = outbox.ring(cancel_namespace.namespace) and p.namespace = cancel_namespace.namespace collate "C"
          and p.id <= v_last
        order by p.route_ring, p.task_queue, p.shard, p.visible_after, p.id limit cancel_namespace.max - v_done)
       union all
       (select p.id from outbox.pending as p
-       where not p.ripe and p.ring = outbox.ring(cancel_namespace.namespace) and p.namespace = cancel_namespace.namespace
+       where not p.ripe and p.ring = outbox.ring(cancel_namespace.namespace) and p.namespace = cancel_namespace.namespace collate "C"
          and p.id <= v_last
        order by p.visible_after, p.id limit cancel_namespace.max - v_done)
       union all
       (select c.id from outbox.claimed as c -- bounds of pairs, for no other index to come into question
-       where (c.namespace, c.claim_token) >= (cancel_namespace.namespace, 0)
-         and (c.namespace, c.claim_token) <= (cancel_namespace.namespace, 9223372036854775807) and c.id <= v_last
+       where (c.namespace, c.claim_token) >= (cancel_namespace.namespace collate "C", 0)
+         and (c.namespace, c.claim_token) <= (cancel_namespace.namespace collate "C", 9223372036854775807) and c.id <= v_last
        order by c.namespace, c.claim_token limit cancel_namespace.max - v_done)
       limit cancel_namespace.max - v_done);
     v_done := v_done + (select count(*) from outbox.settle_cancelled(v_ids, v_now) as s);

@@ -27,10 +27,10 @@ begin
   perform outbox.bound_transaction((select c.claim_idle_timeout from outbox.config as c)); -- while it is open, no claim folds or probes
   perform pg_advisory_xact_lock(outbox.lock_class(), outbox.fold_lock());
   if change_destination.namespace is null then
-    select d.* into v_is from outbox.destination as d where d.namespace is null and d.task_queue = change_destination.task_queue;
+    select d.* into v_is from outbox.destination as d where d.namespace is null and d.task_queue = change_destination.task_queue collate "C";
   else
     select d.* into v_is from outbox.destination as d
-    where d.namespace = change_destination.namespace and d.task_queue = change_destination.task_queue;
+    where d.namespace = change_destination.namespace collate "C" and d.task_queue = change_destination.task_queue collate "C";
   end if;
   if v_is.task_queue is null then
     v_is.namespace := change_destination.namespace;

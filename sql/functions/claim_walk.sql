@@ -347,7 +347,10 @@ begin
     visits := visits || v_stride[:v_last];
     exit when ended <> 'around' or v_count < v_size or claim_walk."only" is not null;
   end loop;
-  if ended = 'around' and v_took then
+  -- A detour may lead past the end, and to nobody.
+  if ended = 'around' and (v_took or exists (
+       select from unnest(claim_walk.detours) as d
+       where d.after = coalesce((visits[cardinality(visits)]).namespace, claim_walk.cursor))) then
     ended := 'detour';
   end if;
   if not v_denied or ended in ('full', 'cut') then

@@ -74,9 +74,9 @@ begin
     end if;
     -- A new statement, so that it sees what the insert ran into. It may be pruned by
     -- now: then there is no such message any more, and the key is free.
-    select m.namespace into v_owner from outbox.message as m where m.dispatch_key = enqueue.dispatch_key;
+    select m.namespace into v_owner from outbox.message as m where m.dispatch_key = enqueue.dispatch_key collate "C";
     if found then
-      if v_owner <> enqueue.namespace then
+      if v_owner collate "C" <> enqueue.namespace then
         raise exception 'outbox.enqueue: dispatch_key % belongs to another namespace', quote_literal(enqueue.dispatch_key)
           using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: begin each with the namespace, as in acme/order/17, and take none as it is from a tenant.';
       end if;

@@ -168,7 +168,7 @@ begin
           from unnest(enqueue_batch.dispatch_keys, enqueue_batch.delays) with ordinality as k(dispatch_key, delay, ord)
           where enqueue_batch.delays is not null
           order by k.dispatch_key collate "C", k.ord
-        ) as d on d.dispatch_key = m.dispatch_key
+        ) as d on d.dispatch_key collate "C" = m.dispatch_key
       )
       select array_agg(m.dispatch_key order by m.id), array_agg(m.id order by m.id), array_agg(m.namespace order by m.id)
       into v_keys, v_ids, v_owners
@@ -178,15 +178,15 @@ begin
       -- What the insert ran into, in a new statement, as in enqueue; not what it wrote, which
       -- an older snapshot may see beside the pruned one of the same key. The look-up is a
       -- scalar one, by the key's index: a join could read every message there is.
-      select array_agg(x.ord order by x.ord) filter (where x.owner <> x.namespace) as foreigners,
+      select array_agg(x.ord order by x.ord) filter (where x.owner <> x.namespace collate "C") as foreigners,
              bool_or(x.owner is null) as pruned
       into v_bad
       from (select u.ord, u.namespace, u.dispatch_key,
                    coalesce(w.owner, (select m.namespace from outbox.message as m
-                                      where w.owner is null and m.dispatch_key = u.dispatch_key)) as owner
+                                      where w.owner is null and m.dispatch_key = u.dispatch_key collate "C")) as owner
             from unnest(enqueue_batch.namespaces, enqueue_batch.dispatch_keys) with ordinality
                  as u(namespace, dispatch_key, ord)
-            left join unnest(v_keys, v_owners) as w(dispatch_key, owner) on w.dispatch_key = u.dispatch_key) as x;
+            left join unnest(v_keys, v_owners) as w(dispatch_key, owner) on w.dispatch_key = u.dispatch_key collate "C") as x;
       if v_bad.foreigners is not null then
         raise exception 'outbox.enqueue_batch: dispatch_keys at positions % belong to another namespace',
             array_to_string(v_bad.foreigners[1:20], ', ')
@@ -204,9 +204,9 @@ begin
 
   return query
   select u.ord::int, case when u.nth = 1 then d.id end
-  from (select k.ord, k.dispatch_key, row_number() over (partition by k.dispatch_key order by k.ord) as nth
+  from (select k.ord, k.dispatch_key, row_number() over (partition by k.dispatch_key collate "C" order by k.ord) as nth
         from unnest(enqueue_batch.dispatch_keys) with ordinality as k(dispatch_key, ord)) as u
-  left join unnest(v_keys, v_ids) as d(dispatch_key, id) on d.dispatch_key = u.dispatch_key
+  left join unnest(v_keys, v_ids) as d(dispatch_key, id) on d.dispatch_key = u.dispatch_key collate "C"
   order by u.ord;
 end $$;
 comment on function outbox.enqueue_batch is 'Writes many messages in this transaction; the id of each, or null for a duplicate';

@@ -69,19 +69,19 @@ begin
 
   select w.namespace, w.round into strict v_to, v_turn from outbox.walk_start(explain_claim.node, v_shards) as w;
   -- The one asked for, if the walk ends before it, or some that have nothing ripe.
-  v_others := case when explain_claim."only" is not null then array[explain_claim."only"] else array(
+  v_others := case when explain_claim."only" is not null then array[explain_claim."only" collate "C"] else array(
     select u.namespace from outbox.unripe_namespaces(100) as u
     where (select p.id from outbox.pending as p -- not as an anti join, which could read all there are
            where p.ripe and p.ring = outbox.ring(u.namespace) and p.namespace = u.namespace
            order by p.ring, p.namespace, p.route_ring, p.task_queue, p.shard, p.visible_after, p.id limit 1) is null) end;
   for v_row in
     with walk as materialized (
-      select w.* from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), explain_claim.batch,
+      select w.* from outbox.claim_walk(explain_claim.node collate "C", v_next, cardinality(v_held), explain_claim.batch,
                                         v_to, v_turn, v_now, 0, null, false, v_gates, v_config, null) as w
     ), pick as materialized (
       select r.of_visit[x.i] as visit, count(*) filter (where x.pass = 1) as pass1, count(*) filter (where x.pass = 2) as pass2
       from walk as w
-      cross join lateral outbox.claim_read(explain_claim.node, w.visits, w.active, w.width, v_held, v_next, explain_claim.batch,
+      cross join lateral outbox.claim_read(explain_claim.node collate "C", w.visits, w.active, w.width, v_held, v_next, explain_claim.batch,
                                            v_now, false, v_gates, w.gated, w.gated_routes, w.caps,
                                            w.shared_routes, w.shared_left, v_config) as r
       cross join lateral outbox.claim_order(r.of_visit, r.sizes, r.wanted, outbox.ceil_div(explain_claim.batch, w.active), explain_claim.batch,
@@ -96,7 +96,7 @@ begin
       union all
       select o.visits[1].*, null
       from unnest(v_others) as u(namespace)
-      cross join lateral outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), 1, v_to, v_turn, v_now, 0,
+      cross join lateral outbox.claim_walk(explain_claim.node collate "C", v_next, cardinality(v_held), 1, v_to, v_turn, v_now, 0,
                                            u.namespace, false, v_gates, v_config, null) as o
       where u.namespace <> all (select v.namespace from walk as w cross join lateral unnest(w.visits) as v)
     )
@@ -104,7 +104,7 @@ begin
     from visited as v
     cross join walk as w
     left join pick as p on p.visit = v.n
-    where explain_claim."only" is null or v.namespace = explain_claim."only"
+    where explain_claim."only" is null or v.namespace = explain_claim."only" collate "C"
     order by v.n
   loop
     namespace := v_row.namespace;

@@ -44,14 +44,14 @@ begin
   if failed.in_namespace is not null and failed.newest then -- by settled_failed, with bounds of pairs, for no other index to come into question
     v_ids := array(select s.id from outbox.settled as s
                    where s.outcome = 'failed'
-                     and (s.namespace, s.id) >= (failed.in_namespace, 0)
-                     and (s.namespace, s.id) < (failed.in_namespace, coalesce(failed.after_id, 9223372036854775807))
+                     and (s.namespace, s.id) >= (failed.in_namespace collate "C", 0)
+                     and (s.namespace, s.id) < (failed.in_namespace collate "C", coalesce(failed.after_id, 9223372036854775807))
                    order by s.namespace desc, s.id desc limit failed.max);
   elsif failed.in_namespace is not null then
     v_ids := array(select s.id from outbox.settled as s
                    where s.outcome = 'failed'
-                     and (s.namespace, s.id) > (failed.in_namespace, coalesce(failed.after_id, 0))
-                     and (s.namespace, s.id) <= (failed.in_namespace, 9223372036854775807)
+                     and (s.namespace, s.id) > (failed.in_namespace collate "C", coalesce(failed.after_id, 0))
+                     and (s.namespace, s.id) <= (failed.in_namespace collate "C", 9223372036854775807)
                    order by s.namespace, s.id limit failed.max);
   elsif failed.newest then -- by settled_retention; only those of one instant, which one call settled, are sorted
     v_ids := array(select s.id from outbox.settled as s

@@ -11,7 +11,7 @@ set jit = off
 as $$
 -- The next max namespaces with claimed messages, dead letters, a quota of their own or a pause, in the
 -- order of their names, from behind a name on (null: from the beginning). Some of them have pending
--- messages too; for those see pending_namespaces().
+-- messages too; for those see unripe_namespaces() and walk_namespaces().
 begin
   if coalesce(known_namespaces.max, 0) not between 1 and 10000 then
     perform outbox.bad_argument('known_namespaces', 'max', 'is not 1 to 10000', 'Give the most namespaces to return.');

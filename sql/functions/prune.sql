@@ -1,4 +1,4 @@
--- requires: bad_argument.sql span.sql lock_class.sql node_lock.sql fold_lock.sql redrive.sql gate.sql
+-- requires: bad_argument.sql span.sql lock_class.sql node_lock.sql fold_lock.sql redrive.sql gate.sql bound_transaction.sql
 create or replace function outbox.prune(older_than interval default null, max int default 1000, failed boolean default false)
 returns int
 language plpgsql security definer
@@ -63,6 +63,7 @@ begin
   delete from outbox.pause as p where p.ctid = any (array(
     select u.ctid from outbox.pause as u
     where u.until < clock_timestamp() - interval '1 day' limit 100 for update skip locked));
+  perform outbox.bound_transaction(c.claim_idle_timeout) from outbox.config as c; -- left open, it would hold the locks that follow
   if pg_try_advisory_xact_lock(outbox.lock_class(), outbox.fold_lock()) then
     -- Not sooner: a message alone may wait for its backoff, and then fail again.
     delete from outbox.destination as d where d.ctid = any (array(

@@ -32,15 +32,16 @@ begin
   elsif purge.after is null then
     perform outbox.bad_argument('purge', 'after', 'is null', 'Give 0 to begin, then what the last call returned as next.');
   end if;
-  v_ids := array(
-    select m.id
-    from (select m.id, m.namespace from outbox.message as m where m.id > purge.after order by m.id limit 10 * purge.max) as m
-    where m.namespace = purge.namespace limit purge.max);
+  -- In one statement: by the next one others may have been deleted, and more ids would be behind it.
+  with looked_at as materialized (
+    select m.id, m.namespace from outbox.message as m where m.id > purge.after order by m.id limit 10 * purge.max
+  )
+  select array(select l.id from looked_at as l where l.namespace = purge.namespace collate "C" limit purge.max),
+         (select max(l.id) from looked_at as l)
+  into v_ids, next;
   purged := 0;
   if cardinality(v_ids) = purge.max then
     next := v_ids[purge.max];
-  else
-    next := (select max(m.id) from (select m.id from outbox.message as m where m.id > purge.after order by m.id limit 10 * purge.max) as m);
   end if;
   if cardinality(v_ids) > 0 then
     perform outbox.cancel_lock();
@@ -78,36 +79,36 @@ begin
     return next;
     return;
   end if;
-  -- The end. Claims write to outbox.route under the lock of their node's name alone: so with that
-  -- none of them has to wait for this transaction, and this one has locked nothing else yet.
-  -- While it waits for the first lock, of those who have folded reports, it keeps nobody from claiming.
+  -- The end. First what somebody may have changed in a transaction that he has left open: to wait for him must
+  -- keep nobody else from anything. Then what is folded. Claims write to outbox.route under the lock of their node's
+  -- name alone: so with that none of them has to wait for this transaction. With that lock, it waits for nothing more.
   perform outbox.bound_transaction(c.claim_idle_timeout) from outbox.config as c;
+  delete from outbox.namespace as n where n.namespace = purge.namespace collate "C";
+  delete from outbox.former_quota as q where q.namespace = purge.namespace collate "C"; -- nothing is claimed under it any more
+  delete from outbox.pause as p where p.namespace = purge.namespace collate "C";
   perform pg_advisory_xact_lock(outbox.lock_class(), outbox.fold_lock());
+  delete from outbox.report as r where r.namespace = purge.namespace collate "C";
+  delete from outbox.destination as d where d.namespace = purge.namespace collate "C";
+  update outbox.destination as d set failed_of = array_remove(d.failed_of, purge.namespace collate "C")
+  where d.namespace is null and d.state <> 'well' and purge.namespace collate "C" = any (d.failed_of);
+  delete from outbox.hold_event as e where e.namespace = purge.namespace collate "C";
   v_nodes := array(select r.node from outbox.route as r
-                   where (r.namespace, r.node) >= (purge.namespace, '') and r.namespace <= purge.namespace
+                   where (r.namespace, r.node) >= (purge.namespace collate "C", '') and r.namespace <= purge.namespace collate "C"
                    order by r.namespace, r.node limit 1000);
   perform pg_advisory_xact_lock(outbox.lock_class(), n.lock)
   from (select distinct outbox.node_lock(u.node) as lock from unnest(v_nodes) as u(node) order by 1) as n;
-  delete from outbox.route as r where r.namespace = purge.namespace and r.node = any (v_nodes);
-  delete from outbox.namespace as n where n.namespace = purge.namespace;
-  delete from outbox.former_quota as q where q.namespace = purge.namespace; -- nothing is claimed under it any more
-  delete from outbox.pause as p where p.namespace = purge.namespace;
-  delete from outbox.report as r where r.namespace = purge.namespace;
-  delete from outbox.destination as d where d.namespace = purge.namespace;
-  update outbox.destination as d set failed_of = array_remove(d.failed_of, purge.namespace)
-  where d.namespace is null and d.state <> 'well' and purge.namespace = any (d.failed_of);
-  delete from outbox.hold_event as e where e.namespace = purge.namespace;
+  delete from outbox.route as r where r.namespace = purge.namespace collate "C" and r.node = any (v_nodes);
   enqueued := exists (select from outbox.pending as p
-                      where p.ripe and p.ring = outbox.ring(purge.namespace) and p.namespace = purge.namespace
+                      where p.ripe and p.ring = outbox.ring(purge.namespace) and p.namespace = purge.namespace collate "C"
                       order by p.route_ring limit 1)
     or exists (select from outbox.pending as p
-               where not p.ripe and p.ring = outbox.ring(purge.namespace) and p.namespace = purge.namespace
+               where not p.ripe and p.ring = outbox.ring(purge.namespace) and p.namespace = purge.namespace collate "C"
                order by p.visible_after limit 1)
     or exists (select from outbox.claimed as c
-               where (c.namespace, c.claim_token) >= (purge.namespace, 0) and c.namespace <= purge.namespace
+               where (c.namespace, c.claim_token) >= (purge.namespace collate "C", 0) and c.namespace <= purge.namespace collate "C"
                order by c.namespace, c.claim_token limit 1)
     or exists (select from outbox.settled as s
-               where s.outcome = 'failed' and (s.namespace, s.id) >= (purge.namespace, 0) and s.namespace <= purge.namespace
+               where s.outcome = 'failed' and (s.namespace, s.id) >= (purge.namespace collate "C", 0) and s.namespace <= purge.namespace collate "C"
                order by s.namespace, s.id limit 1);
   return next;
 end $$;

@@ -17,23 +17,23 @@ begin
   perform outbox.check_key('quota', 'namespace', quota.namespace);
   return query
   select coalesce(n.quota, g.default_quota), coalesce(n.strict, false),
-         (select count(*) from outbox.claimed as c where c.namespace = quota.namespace),
+         (select count(*) from outbox.claimed as c where c.namespace = quota.namespace collate "C"),
          n.namespace is not null
-         or exists (select from outbox.pause as p where p.namespace = quota.namespace)
+         or exists (select from outbox.pause as p where p.namespace = quota.namespace collate "C")
          or (select c.id from outbox.claimed as c -- bounds of pairs, here and below: no other index serves them
-             where (c.namespace, c.claim_token) >= (quota.namespace, 0) and c.namespace <= quota.namespace
+             where (c.namespace, c.claim_token) >= (quota.namespace collate "C", 0) and c.namespace <= quota.namespace collate "C"
              order by c.namespace, c.claim_token limit 1) is not null
          or (select p.id from outbox.pending as p
-             where p.ripe and p.ring = outbox.ring(quota.namespace) and p.namespace = quota.namespace
+             where p.ripe and p.ring = outbox.ring(quota.namespace) and p.namespace = quota.namespace collate "C"
              order by p.route_ring limit 1) is not null
          or (select p.id from outbox.pending as p
-             where not p.ripe and p.ring = outbox.ring(quota.namespace) and p.namespace = quota.namespace
+             where not p.ripe and p.ring = outbox.ring(quota.namespace) and p.namespace = quota.namespace collate "C"
              order by p.visible_after limit 1) is not null
          or (select s.id from outbox.settled as s
-             where s.outcome = 'failed' and (s.namespace, s.id) >= (quota.namespace, 0) and s.namespace <= quota.namespace
+             where s.outcome = 'failed' and (s.namespace, s.id) >= (quota.namespace collate "C", 0) and s.namespace <= quota.namespace collate "C"
              order by s.namespace, s.id limit 1) is not null
   from outbox.config as g
-  left join outbox.namespace as n on n.namespace = quota.namespace;
+  left join outbox.namespace as n on n.namespace = quota.namespace collate "C";
 end $$;
 comment on function outbox.quota is 'The quota in force for a namespace, and how much of it is used';
 revoke all on function outbox.quota from public;

@@ -57,8 +57,8 @@ begin
   end if;
   v_ids := array(select s.id from outbox.settled as s
                  where s.outcome = 'failed' -- and bounds of pairs, for no other index to come into question
-                   and (s.namespace, s.id) >= (redrive.namespace, 0)
-                   and (s.namespace, s.id) <= (redrive.namespace, 9223372036854775807)
+                   and (s.namespace, s.id) >= (redrive.namespace collate "C", 0)
+                   and (s.namespace, s.id) <= (redrive.namespace collate "C", 9223372036854775807)
                  order by s.namespace, s.id limit redrive.max);
   return (select count(*) from outbox.redrive(v_ids));
 end $$;

@@ -10,7 +10,7 @@ declare
   v_paused boolean;
 begin
   delete from outbox.pause as p
-  where p.namespace is not distinct from resume.namespace and p.task_queue is not distinct from resume.task_queue
+  where p.namespace is not distinct from resume.namespace collate "C" and p.task_queue is not distinct from resume.task_queue collate "C"
   returning coalesce(p.until > v_now, true) into v_paused;
   return coalesce(v_paused, false);
 end $$;

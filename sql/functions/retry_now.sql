@@ -23,8 +23,8 @@ begin
   end if;
   v_ids := array(
     select m.id
-    from (select distinct u.dispatch_key from unnest(retry_now.dispatch_keys) as u(dispatch_key)) as u
-    cross join lateral (select m.id from outbox.message as m where m.dispatch_key = u.dispatch_key offset 0) as m);
+    from (select distinct u.dispatch_key collate "C" as dispatch_key from unnest(retry_now.dispatch_keys) as u(dispatch_key)) as u
+    cross join lateral (select m.id from outbox.message as m where m.dispatch_key = u.dispatch_key collate "C" offset 0) as m);
   loop
     return query
     select (select m.dispatch_key::text from outbox.message as m where m.id = d.id)
@@ -65,7 +65,7 @@ begin
   end if;
   loop -- what moves in between is met in the next turn
     v_ids := array(select p.id from outbox.pending as p -- by pending_unripe_namespace
-                   where not p.ripe and p.ring = outbox.ring(retry_now.namespace) and p.namespace = retry_now.namespace
+                   where not p.ripe and p.ring = outbox.ring(retry_now.namespace) and p.namespace = retry_now.namespace collate "C"
                      and p.id <= v_last
                    order by p.visible_after, p.id limit retry_now.max - v_done);
     v_done := v_done + (select count(*) from outbox.make_due(v_ids, v_now) as d);

@@ -79,7 +79,7 @@ begin
       where w.n < 100
         and not (x.wrapped and (x.ring, x.namespace) > (outbox.ring(ripen.unripe_namespace), ripen.unripe_namespace collate "C"))
     )
-    select array_agg(x.tid), (array_agg(w.namespace order by w.n desc))[1]
+    select array_agg(x.tid), coalesce((array_agg(w.namespace order by w.n desc))[1], ripen.unripe_namespace)
     into v_turns, unripe_namespace
     from walk as w
     left join lateral (

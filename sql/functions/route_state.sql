@@ -36,7 +36,7 @@ begin
     from lane as l
     cross join lateral (
       select p.id, p.visible_after from outbox.pending as p
-      where p.ripe and p.ring = outbox.ring(route_state.namespace) and p.namespace = route_state.namespace
+      where p.ripe and p.ring = outbox.ring(route_state.namespace) and p.namespace = route_state.namespace collate "C"
         and p.route_ring = outbox.ring(l.task_queue) and p.task_queue = l.task_queue and p.shard = l.shard
         and p.visible_after <= v_now
       order by p.visible_after, p.id limit v_cap
@@ -44,7 +44,7 @@ begin
     limit v_cap
   ), unripe as materialized (
     select p.task_queue, p.id, p.visible_after from outbox.pending as p
-    where not p.ripe and p.ring = outbox.ring(route_state.namespace) and p.namespace = route_state.namespace
+    where not p.ripe and p.ring = outbox.ring(route_state.namespace) and p.namespace = route_state.namespace collate "C"
     order by p.visible_after, p.id limit v_cap
   ), seen(task_queue, what, id, at) as (
     select r.task_queue, 'due', r.id, r.visible_after from ripe as r
@@ -54,21 +54,21 @@ begin
     select u.task_queue, case when u.visible_after <= v_now then 'due' else 'not due' end, u.id, u.visible_after from unripe as u
     union all
     (select c.task_queue, 'claimed', c.id, null from outbox.claimed as c
-     where (c.namespace, c.claim_token) >= (route_state.namespace, 0)
-       and (c.namespace, c.claim_token) <= (route_state.namespace, 9223372036854775807)
+     where (c.namespace, c.claim_token) >= (route_state.namespace collate "C", 0)
+       and (c.namespace, c.claim_token) <= (route_state.namespace collate "C", 9223372036854775807)
      order by c.namespace, c.claim_token limit v_cap)
     union all
     (select s.task_queue, 'failed', s.id, null from outbox.settled as s
-     where s.outcome = 'failed' and (s.namespace, s.id) >= (route_state.namespace, 0)
-       and (s.namespace, s.id) <= (route_state.namespace, 9223372036854775807)
+     where s.outcome = 'failed' and (s.namespace, s.id) >= (route_state.namespace collate "C", 0)
+       and (s.namespace, s.id) <= (route_state.namespace collate "C", 9223372036854775807)
      order by s.namespace desc, s.id desc limit v_cap)
     union all
     (select u.task_queue, 'paused', null, null from outbox.pause as u
-     where u.namespace = route_state.namespace and u.task_queue is not null and coalesce(u.until > v_now, true)
+     where u.namespace = route_state.namespace collate "C" and u.task_queue is not null and coalesce(u.until > v_now, true)
      order by u.task_queue limit v_cap)
     union all
     (select d.task_queue, 'held', null, null from outbox.destination as d
-     where d.namespace = route_state.namespace and d.state = 'held' order by d.task_queue limit v_cap)
+     where d.namespace = route_state.namespace collate "C" and d.state = 'held' order by d.task_queue limit v_cap)
   ), route as materialized (
     select s.task_queue, count(s.id) filter (where s.what = 'due') as due, count(*) filter (where s.what = 'not due') as not_due,
            min(s.at) filter (where s.what = 'not due') as next_due_at, min(s.at) filter (where s.what = 'due') as oldest_due_at,
@@ -83,7 +83,7 @@ begin
          r.claimed, r.failed,
          nullif(concat_ws('; ',
            (select outbox.pause_text(u, v_now) from outbox.pause as u
-            where (u.task_queue = r.task_queue or u.task_queue is null) and (u.namespace = route_state.namespace or u.namespace is null)
+            where (u.task_queue = r.task_queue or u.task_queue is null) and (u.namespace = route_state.namespace collate "C" or u.namespace is null)
               and coalesce(u.until > v_now, true)
             order by u.namespace nulls last, u.task_queue nulls last limit 1),
            (select h.reason from outbox.holds_of(route_state.namespace, r.task_queue, v_now) as h)), '')

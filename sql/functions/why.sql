@@ -34,7 +34,7 @@ begin
   perform outbox.check_key('why', 'dispatch_key', why.dispatch_key);
   select c.* into strict v_config from outbox.config as c;
   select m.id, m.namespace, m.task_queue into id, namespace, task_queue
-  from outbox.message as m where m.dispatch_key = why.dispatch_key;
+  from outbox.message as m where m.dispatch_key = why.dispatch_key collate "C";
   if not found then
     state := 'unknown';
     reason := 'no message has this key: it was never enqueued, its transaction has not committed or was rolled back, or it was pruned';

@@ -1,6 +1,9 @@
 set local search_path = pg_catalog, pg_temp;
 delete from outbox.migration where version = 17;
 
+-- Those that do not count for the route of all: the functions of before take null for it, but would count them.
+update outbox.report set shared = false where shared is null;
+
 -- What has another value by now, somebody has set.
 do $$
 declare
@@ -169,6 +172,104 @@ comment on function outbox.lock_class is 'The class (first key) of the outbox''s
 revoke all on function outbox.lock_class from public;
 -- <<< sql/functions/lock_class.sql
 
+-- >>> sql/functions/cancel.sql
+-- requires: bad_argument.sql cancel_lock.sql settle_cancelled.sql
+create or replace function outbox.cancel(dispatch_keys text[])
+returns table (dispatch_key text, was text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+-- Settles messages as cancelled: pending ones, and claimed ones too, whose delivery may
+-- go on, but whose settle is then lost. Returns the keys cancelled and what each was;
+-- keys that do not exist or were settled already are left out.
+declare
+  v_ids bigint[];
+  v_now timestamptz := clock_timestamp();
+begin
+  if cancel.dispatch_keys is null then
+    perform outbox.bad_argument('cancel', 'dispatch_keys', 'is null', 'Give the keys of the messages to cancel.');
+  end if;
+  perform outbox.cancel_lock();
+  v_ids := array(
+    select m.id
+    from (select distinct u.dispatch_key from unnest(cancel.dispatch_keys) as u(dispatch_key)) as u
+    cross join lateral (select m.id from outbox.message as m where m.dispatch_key = u.dispatch_key offset 0) as m
+    order by m.id);
+  loop
+    return query
+    select (select m.dispatch_key from outbox.message as m where m.id = s.id), s.was
+    from outbox.settle_cancelled(v_ids, v_now) as s;
+    -- One that went from claimed to pending meanwhile is met again.
+    exit when not exists (
+            select from unnest(v_ids) as u(id)
+            cross join lateral (
+              select p.id from outbox.pending as p where p.id >= u.id and p.id <= u.id order by p.id limit 1
+            ) as p)
+          and not exists (
+            select from unnest(v_ids) as u(id)
+            cross join lateral (select c.id from outbox.claimed as c where c.id = u.id offset 0) as c);
+  end loop;
+end $$;
+comment on function outbox.cancel is 'Cancels pending and claimed messages; the keys cancelled and what each was';
+revoke all on function outbox.cancel from public;
+-- <<< sql/functions/cancel.sql
+
+-- >>> sql/functions/cancel_namespace.sql
+-- requires: bad_argument.sql check_key.sql cancel_lock.sql settle_cancelled.sql
+create or replace function outbox.cancel_namespace(namespace text, max int default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
+as $$
+-- Cancels a namespace's pending and claimed messages, up to max of them (null: all), as
+-- cancel() does; returns how many. On a large backlog call it with a max until it
+-- returns 0: each transaction is short then. pause() the namespace first where its
+-- messages should not be served in between.
+declare
+  v_now  timestamptz := clock_timestamp();
+  v_ids  bigint[];
+  v_last bigint := (select max(m.id) from outbox.message as m); -- what comes after this call stays
+  v_done bigint := 0;
+begin
+  perform outbox.check_key('cancel_namespace', 'namespace', cancel_namespace.namespace);
+  if cancel_namespace.max < 1 then
+    perform outbox.bad_argument('cancel_namespace', 'max', 'is below 1', 'Give the most messages to cancel, or null for all.');
+  end if;
+  perform outbox.cancel_lock();
+  loop
+    -- By lane, which is cheap; then locked by id. What moves in between is met in the
+    -- next turn.
+    v_ids := array(
+      (select p.id from outbox.pending as p
+       where p.ripe and p.ring = outbox.ring(cancel_namespace.namespace) and p.namespace = cancel_namespace.namespace
+         and p.id <= v_last
+       order by p.route_ring, p.task_queue, p.shard, p.visible_after, p.id limit cancel_namespace.max - v_done)
+      union all
+      (select p.id from outbox.pending as p
+       where not p.ripe and p.ring = outbox.ring(cancel_namespace.namespace) and p.namespace = cancel_namespace.namespace
+         and p.id <= v_last
+       order by p.visible_after, p.id limit cancel_namespace.max - v_done)
+      union all
+      (select c.id from outbox.claimed as c -- bounds of pairs, for no other index to come into question
+       where (c.namespace, c.claim_token) >= (cancel_namespace.namespace, 0)
+         and (c.namespace, c.claim_token) <= (cancel_namespace.namespace, 9223372036854775807) and c.id <= v_last
+       order by c.namespace, c.claim_token limit cancel_namespace.max - v_done)
+      limit cancel_namespace.max - v_done);
+    v_done := v_done + (select count(*) from outbox.settle_cancelled(v_ids, v_now) as s);
+    exit when cardinality(v_ids) = 0 or v_done >= cancel_namespace.max;
+  end loop;
+  return v_done;
+end $$;
+comment on function outbox.cancel_namespace is 'Cancels a namespace''s pending and claimed messages; how many';
+revoke all on function outbox.cancel_namespace from public;
+-- <<< sql/functions/cancel_namespace.sql
+
 -- >>> sql/functions/change_destination.sql
 -- requires: bad_argument.sql check_key.sql bound_transaction.sql lock_class.sql fold_lock.sql
 create or replace function outbox.change_destination(func text, namespace text, task_queue text)
@@ -275,6 +376,129 @@ end $$;
 comment on function outbox.check is 'An audit: one row for each violation of a guarantee, none when all is well';
 revoke all on function outbox.check from public;
 -- <<< sql/functions/check.sql
+
+-- >>> sql/functions/ripen.sql
+-- requires: ceil_div.sql
+create or replace function outbox.ripen(
+  held int[], next_held int[], now timestamptz,
+  inout unripe_from timestamptz, inout unripe_from_id bigint, inout unripe_all_at timestamptz, inout unripe_namespace text,
+  inout unripe_rest int, out ripened int, out again boolean)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_sort = off -- each part comes from an index in its order
+as $$
+-- The start of a claim: what has come due on its shards becomes ripe, so that the walk finds it.
+-- What is delayed, or waits after a failed attempt, is not ripe until then, and costs claims
+-- nothing. Only claims do this, under the locks of their shards: so two never meet on a message.
+--
+-- A claim makes about 500 messages ripe in the order of their time, an equal part of each shard.
+-- Where a shard has more, it takes turns as well: it goes on to the next 100 namespaces with
+-- messages that wait, in the order of the ring, and makes up to 20 of each ripe. So a million
+-- messages of one namespace that come due at one instant do not hold up the others. again says
+-- that there is more: the next claim is to follow at once.
+--
+-- The inout parameters are kept in outbox.walk between the claims of a node. Where a long
+-- transaction keeps dead rows, those of what has become ripe before are not read again: the search
+-- begins at (unripe_from, unripe_from_id), where the last one stopped, or, if that found all, 100 ms
+-- before it. What is committed later than that after it has come due is found every 2 s, when a search
+-- begins at the beginning; unripe_all_at is the last time. unripe_namespace is the last one whose
+-- turn it was. Where the turns read very many pages, since dead rows of before are in their way,
+-- there are none for unripe_rest claims.
+declare
+  v_part   int := greatest(outbox.ceil_div(500, cardinality(ripen.held)), 2);
+  v_from   timestamptz;
+  v_id     bigint;
+  v_tids   tid[];
+  v_turns  tid[];
+  v_pages  bigint := pg_stat_get_xact_blocks_fetched('outbox.pending'::regclass);
+begin
+  if ripen.now not between unripe_all_at and unripe_all_at + interval '2 s' then
+    unripe_from := '-infinity';
+    unripe_from_id := 0;
+    unripe_all_at := ripen.now;
+  end if;
+  -- by time: pending_unripe_due; a shard with v_part rows may have more
+  select array_agg(d.tid),
+         (array_agg(d.visible_after order by d.visible_after, d.id) filter (where d.nth = v_part))[1],
+         (array_agg(d.id order by d.visible_after, d.id) filter (where d.nth = v_part))[1]
+  into v_tids, v_from, v_id
+  from unnest(ripen.held) as s(shard)
+  cross join lateral (
+    select p.*, row_number() over () as nth
+    from (
+      select p.ctid as tid, p.visible_after, p.id
+      from outbox.pending as p
+      where not p.ripe and p.shard = s.shard
+        and (p.visible_after, p.id) >= (ripen.unripe_from, ripen.unripe_from_id) and p.visible_after <= ripen.now
+      order by p.visible_after, p.id limit v_part
+    ) as p
+  ) as d;
+  ripened := 0;
+  again := v_from is not null;
+  unripe_rest := greatest(unripe_rest - 1, 0);
+  if again and unripe_rest = 0 then
+    v_pages := pg_stat_get_xact_blocks_fetched('outbox.pending'::regclass);
+    -- by turns: pending_unripe_namespace, and up to 200 rows of each, for some may be on other shards
+    with recursive walk(n, ring, namespace, wrapped) as (
+      select 0, outbox.ring(ripen.unripe_namespace), ripen.unripe_namespace collate "C", false
+      union all
+      select w.n + 1, x.ring, x.namespace, x.wrapped
+      from walk as w
+      cross join lateral (
+        (select p.ring, p.namespace, w.wrapped
+         from outbox.pending as p
+         where not p.ripe and (p.ring, p.namespace) > (w.ring, w.namespace)
+         order by p.ring, p.namespace, p.visible_after limit 1)
+        union all
+        (select p.ring, p.namespace, true
+         from outbox.pending as p
+         where not w.wrapped and not p.ripe
+         order by p.ring, p.namespace, p.visible_after limit 1)
+        limit 1
+      ) as x
+      where w.n < 100
+        and not (x.wrapped and (x.ring, x.namespace) > (outbox.ring(ripen.unripe_namespace), ripen.unripe_namespace collate "C"))
+    )
+    select array_agg(x.tid), (array_agg(w.namespace order by w.n desc))[1]
+    into v_turns, unripe_namespace
+    from walk as w
+    left join lateral (
+      select p.tid
+      from (
+        select p.ctid as tid, p.shard
+        from outbox.pending as p
+        where not p.ripe and p.ring = w.ring and p.namespace = w.namespace
+          and (p.visible_after, p.id) >= (ripen.unripe_from, ripen.unripe_from_id) and p.visible_after <= ripen.now
+        order by p.visible_after, p.id limit 200
+      ) as p
+      where ripen.next_held[p.shard + 1] = p.shard limit 20
+    ) as x on true
+    where w.n > 0;
+    v_pages := pg_stat_get_xact_blocks_fetched('outbox.pending'::regclass) - v_pages;
+    if v_pages >= 2000 then -- dead rows of those that became ripe before
+      unripe_rest := least(v_pages / 500, 100);
+    end if;
+  end if;
+  if again then
+    unripe_from := v_from;
+    unripe_from_id := v_id;
+  else
+    unripe_from := ripen.now - interval '100 ms';
+    unripe_from_id := 0;
+  end if;
+  if v_tids is not null then
+    -- what others have locked, to cancel it, say, stays as it is
+    v_tids := array(select p.ctid from outbox.pending as p
+                    where p.ctid = any (v_tids || v_turns)
+                      and case when p.ripe then false else true end -- as no partial index says it: by ctid alone
+                    for update skip locked);
+    update outbox.pending as p set ripe = true where p.ctid = any (v_tids);
+    ripened := cardinality(v_tids);
+  end if;
+end $$;
+comment on function outbox.ripen is 'Makes what has come due ripe, which is where claims look';
+revoke all on function outbox.ripen from public;
+-- <<< sql/functions/ripen.sql
 
 -- >>> sql/functions/walk_namespaces.sql
 create or replace function outbox.walk_namespaces(after text, wrapped boolean, until text, size int, detours outbox.detour[])
@@ -1497,6 +1721,23 @@ comment on function outbox.claim_fair is 'Claims due messages, fairly over names
 revoke all on function outbox.claim_fair from public;
 -- <<< sql/functions/claim_fair.sql
 
+-- >>> sql/functions/clear_quota.sql
+-- requires: check_key.sql
+create or replace function outbox.clear_quota(namespace text)
+returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Goes back to the default quota, not strict. False: the namespace had no other.
+begin
+  perform outbox.check_key('clear_quota', 'namespace', clear_quota.namespace);
+  delete from outbox.namespace as n where n.namespace = clear_quota.namespace;
+  return found;
+end $$;
+comment on function outbox.clear_quota is 'Gives a namespace the default quota again';
+revoke all on function outbox.clear_quota from public;
+-- <<< sql/functions/clear_quota.sql
+
 -- >>> sql/functions/report_up.sql
 create or replace function outbox.report_up(ids bigint[], now timestamptz)
 returns void
@@ -1576,6 +1817,121 @@ end $$;
 comment on function outbox.complete is 'Settles delivered messages as done; the ids settled, the rest were lost';
 revoke all on function outbox.complete from public;
 -- <<< sql/functions/complete.sql
+
+-- >>> sql/functions/enqueue.sql
+-- requires: looks_like_hex.sql bad_argument.sql check_key.sql shard_of.sql span.sql
+create or replace function outbox.enqueue(
+  namespace text, task_queue text, dispatch_key text, payload bytea,
+  content_type text default 'application/json', headers jsonb default '{}', delay interval default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off -- a session may keep the plan that it made when the table was small
+set jit = off
+as $$
+-- Writes one message in the caller's transaction; it is due when that commits, or
+-- delay after this call where one is given (after the call, not after the
+-- transaction's start). Returns its id, or null where this namespace has a message
+-- with this key already (INV-3). Not strict: a null argument is an error, never
+-- a message that was not written.
+declare
+  v_now         timestamptz := clock_timestamp();
+  v_shards      int;
+  v_max_payload int;
+  v_max_headers int;
+  v_due         timestamptz;
+  v_owner       text;
+  v_id          bigint;
+begin
+  if (octet_length(enqueue.namespace) between 1 and 512 and octet_length(enqueue.task_queue) between 1 and 512
+      and octet_length(enqueue.dispatch_key) between 1 and 512) is not true then -- a call of a function costs as much as an insert
+    perform outbox.check_key('enqueue', 'namespace', enqueue.namespace);
+    perform outbox.check_key('enqueue', 'task_queue', enqueue.task_queue);
+    perform outbox.check_key('enqueue', 'dispatch_key', enqueue.dispatch_key);
+  end if;
+  if enqueue.payload is null then
+    perform outbox.bad_argument('enqueue', 'payload', 'is null', 'Give bytes; an empty payload is ''''::bytea.');
+  end if;
+  if coalesce(octet_length(enqueue.content_type), 0) not between 1 and 256 then
+    perform outbox.bad_argument('enqueue', 'content_type', 'is null, empty or too long', 'Give 1 to 256 bytes of text.');
+  end if;
+  if jsonb_typeof(enqueue.headers) is distinct from 'object' then
+    perform outbox.bad_argument('enqueue', 'headers', 'is not a JSON object', 'Give an object; for none, ''{}''.');
+  end if;
+  select c.shard_count, c.max_payload_bytes, c.max_header_bytes into strict v_shards, v_max_payload, v_max_headers
+  from outbox.config as c;
+  if octet_length(enqueue.payload) > v_max_payload then
+    raise exception 'outbox.enqueue: payload has % bytes, the limit is %',
+        octet_length(enqueue.payload), v_max_payload
+      using errcode = 'OB004', hint = 'Store it elsewhere and enqueue a reference, or raise outbox.config.max_payload_bytes.';
+  end if;
+  if octet_length(enqueue.headers::text) > v_max_headers then
+    raise exception 'outbox.enqueue: headers have % bytes, the limit is %',
+        octet_length(enqueue.headers::text), v_max_headers
+      using errcode = 'OB004', hint = 'Put what is large into the payload, or raise outbox.config.max_header_bytes.';
+  end if;
+  -- A delay reckoned from a clock that has run on since may be negative: due now, as without one.
+  v_due := v_now + coalesce(outbox.span(enqueue.delay), '0');
+  loop
+    with m as (
+      insert into outbox.message as n (namespace, task_queue, dispatch_key, content_type, headers, payload, created_at)
+      values (enqueue.namespace, enqueue.task_queue, enqueue.dispatch_key, enqueue.content_type,
+              enqueue.headers, enqueue.payload, v_now)
+      on conflict on constraint message_dispatch_key_key do nothing
+      returning n.id
+    )
+    insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, ripe, payload_bytes)
+    select m.id, enqueue.namespace, enqueue.task_queue,
+           outbox.shard_of(enqueue.dispatch_key, (select c.shard_count from outbox.config as c)), v_due,
+           v_due <= v_now,
+           octet_length(enqueue.payload)
+    from m
+    returning p.id into v_id;
+    if found then
+      if current_setting('transaction_isolation') <> 'read committed' then
+        perform outbox.same_shard_count(v_shards);
+      end if;
+      return v_id;
+    end if;
+    -- A new statement, so that it sees what the insert ran into. It may be pruned by
+    -- now: then there is no such message any more, and the key is free.
+    select m.namespace into v_owner from outbox.message as m where m.dispatch_key = enqueue.dispatch_key;
+    if found then
+      if v_owner <> enqueue.namespace then
+        raise exception 'outbox.enqueue: dispatch_key % belongs to another namespace', quote_literal(enqueue.dispatch_key)
+          using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: begin each with the namespace, as in acme/order/17, and take none as it is from a tenant.';
+      end if;
+      return null;
+    end if;
+  end loop;
+end $$;
+comment on function outbox.enqueue(text, text, text, bytea, text, jsonb, interval) is
+  'Writes a message in this transaction; its id, or null for a duplicate';
+revoke all on function outbox.enqueue(text, text, text, bytea, text, jsonb, interval) from public;
+
+create or replace function outbox.enqueue(
+  namespace text, task_queue text, dispatch_key text, payload text,
+  content_type text default 'application/json', headers jsonb default '{}', delay interval default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- enqueue() for a payload at hand as text, which becomes its bytes in UTF-8, as they are. A
+-- literal in quotes and a parameter without a type come here: read as bytea, their
+-- backslashes would be escapes. What looks like bytea in its hex form is refused, since bytes were
+-- meant, more likely: those want ::bytea.
+begin
+  if outbox.looks_like_hex(enqueue.payload) then
+    perform outbox.bad_argument('enqueue', 'payload', 'is text that looks like bytes in hex',
+      'For the bytes, write ::bytea behind it; for this very text, give convert_to(payload, ''UTF8'').');
+  end if;
+  return outbox.enqueue(enqueue.namespace, enqueue.task_queue, enqueue.dispatch_key, convert_to(enqueue.payload, 'UTF8'),
+                        enqueue.content_type, enqueue.headers, enqueue.delay);
+end $$;
+comment on function outbox.enqueue(text, text, text, text, text, jsonb, interval) is
+  'enqueue() with a text payload: its bytes in UTF-8';
+revoke all on function outbox.enqueue(text, text, text, text, text, jsonb, interval) from public;
+-- <<< sql/functions/enqueue.sql
 
 -- >>> sql/functions/enqueue_batch.sql
 -- requires: looks_like_hex.sql bad_argument.sql shard_of.sql span.sql
@@ -2272,6 +2628,117 @@ comment on function outbox.hold_reasons is 'Why claims would take nothing from s
 revoke all on function outbox.hold_reasons from public;
 -- <<< sql/functions/hold_reasons.sql
 
+-- >>> sql/functions/known_namespaces.sql
+-- requires: bad_argument.sql
+create or replace function outbox.known_namespaces(after text default null, max int default 100)
+returns setof text
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- The next max namespaces with claimed messages, dead letters, a quota of their own or a pause, in the
+-- order of their names, from behind a name on (null: from the beginning). Some of them have pending
+-- messages too; for those see pending_namespaces().
+begin
+  if coalesce(known_namespaces.max, 0) not between 1 and 10000 then
+    perform outbox.bad_argument('known_namespaces', 'max', 'is not 1 to 10000', 'Give the most namespaces to return.');
+  end if;
+  return query
+  with recursive walk(n, namespace) as (
+    select 0, coalesce(known_namespaces.after, '') collate "C"
+    union all
+    select w.n + 1, x.namespace
+    from walk as w
+    cross join lateral (
+      select least(
+        (select c.namespace from outbox.claimed as c where c.namespace > w.namespace order by c.namespace limit 1),
+        (select s.namespace from outbox.settled as s
+         where s.namespace > w.namespace and s.outcome = 'failed' order by s.namespace limit 1),
+        (select n.namespace from outbox.namespace as n where n.namespace > w.namespace order by n.namespace limit 1),
+        (select u.namespace from outbox.pause as u where u.namespace > w.namespace order by u.namespace limit 1)
+      ) as namespace
+    ) as x
+    where x.namespace is not null and w.n < known_namespaces.max
+  )
+  select w.namespace::text from walk as w where w.n > 0;
+end $$;
+comment on function outbox.known_namespaces is 'Namespaces with claimed or failed messages or settings, page by page';
+revoke all on function outbox.known_namespaces from public;
+-- <<< sql/functions/known_namespaces.sql
+
+-- >>> sql/functions/redrive.sql
+-- requires: bad_argument.sql check_key.sql
+create or replace function outbox.redrive(ids bigint[])
+returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Brings failed and cancelled messages back: pending, due now, attempts from 0. Their
+-- failures stay on record. Returns the ids brought back. (In psql, a bare '{1,2}' would be
+-- taken for a namespace: write redrive(array[1, 2]).)
+declare
+  v_now timestamptz := clock_timestamp();
+begin
+  if redrive.ids is null then
+    perform outbox.bad_argument('redrive', 'ids', 'is null', 'Give ids of failed or cancelled messages.');
+  end if;
+  return query
+  with s as (
+    delete from outbox.settled as d
+    where d.id = any (array(
+      select s.id from outbox.settled as s where s.id = any (redrive.ids) and s.outcome <> 'done' order by s.id for update))
+    returning d.id, d.namespace, d.task_queue, d.shard
+  )
+  insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, payload_bytes)
+  select s.id, s.namespace, s.task_queue, s.shard, v_now, m.bytes
+  from s
+  cross join lateral ( -- a look-up each: a join could read every message there is
+    select octet_length(m.payload) as bytes from outbox.message as m where m.id = s.id offset 0
+  ) as m
+  returning p.id;
+end $$;
+comment on function outbox.redrive(bigint[]) is 'Brings failed and cancelled messages back to pending; the ids brought back';
+revoke all on function outbox.redrive(bigint[]) from public;
+
+create or replace function outbox.redrive(namespace text, max int default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
+as $$
+-- redrive() for a namespace's failed messages, oldest first, up to max (null: all);
+-- returns how many. Cancelled ones come back by their ids only: whoever cancelled them
+-- did so on purpose.
+declare
+  v_ids bigint[];
+begin
+  perform outbox.check_key('redrive', 'namespace', redrive.namespace);
+  if redrive.max < 1 then
+    perform outbox.bad_argument('redrive', 'max', 'is below 1', 'Give the most messages to bring back, or null for all.');
+  end if;
+  v_ids := array(select s.id from outbox.settled as s
+                 where s.outcome = 'failed' -- and bounds of pairs, for no other index to come into question
+                   and (s.namespace, s.id) >= (redrive.namespace, 0)
+                   and (s.namespace, s.id) <= (redrive.namespace, 9223372036854775807)
+                 order by s.namespace, s.id limit redrive.max);
+  return (select count(*) from outbox.redrive(v_ids));
+end $$;
+comment on function outbox.redrive(text, int) is 'Brings a namespace''s failed messages back to pending; how many';
+revoke all on function outbox.redrive(text, int) from public;
+-- <<< sql/functions/redrive.sql
+
 -- >>> sql/functions/prune.sql
 -- requires: bad_argument.sql span.sql lock_class.sql node_lock.sql fold_lock.sql redrive.sql
 create or replace function outbox.prune(older_than interval default null, max int default 1000, failed boolean default false)
@@ -2549,6 +3016,246 @@ end $$;
 comment on function outbox.queue_text is 'How far a walk has to go to a namespace, as text';
 revoke all on function outbox.queue_text from public;
 -- <<< sql/functions/queue_text.sql
+
+-- >>> sql/functions/quota.sql
+-- requires: check_key.sql
+create or replace function outbox.quota(namespace text)
+returns table (quota int, strict boolean, claimed bigint, known boolean)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_sort = off
+set jit = off
+as $$
+-- The quota in force for a namespace, its own or the default, and how much of it is used. known:
+-- the namespace has a quota of its own, a pause, or messages that are pending, claimed or failed;
+-- otherwise its name may be mistyped.
+begin
+  perform outbox.check_key('quota', 'namespace', quota.namespace);
+  return query
+  select coalesce(n.quota, g.default_quota), coalesce(n.strict, false),
+         (select count(*) from outbox.claimed as c where c.namespace = quota.namespace),
+         n.namespace is not null
+         or exists (select from outbox.pause as p where p.namespace = quota.namespace)
+         or (select c.id from outbox.claimed as c -- bounds of pairs, here and below: no other index serves them
+             where (c.namespace, c.claim_token) >= (quota.namespace, 0) and c.namespace <= quota.namespace
+             order by c.namespace, c.claim_token limit 1) is not null
+         or (select p.id from outbox.pending as p
+             where p.ripe and p.ring = outbox.ring(quota.namespace) and p.namespace = quota.namespace
+             order by p.route_ring limit 1) is not null
+         or (select p.id from outbox.pending as p
+             where not p.ripe and p.ring = outbox.ring(quota.namespace) and p.namespace = quota.namespace
+             order by p.visible_after limit 1) is not null
+         or (select s.id from outbox.settled as s
+             where s.outcome = 'failed' and (s.namespace, s.id) >= (quota.namespace, 0) and s.namespace <= quota.namespace
+             order by s.namespace, s.id limit 1) is not null
+  from outbox.config as g
+  left join outbox.namespace as n on n.namespace = quota.namespace;
+end $$;
+comment on function outbox.quota is 'The quota in force for a namespace, and how much of it is used';
+revoke all on function outbox.quota from public;
+-- <<< sql/functions/quota.sql
+
+-- >>> sql/functions/resume.sql
+create or replace function outbox.resume(namespace text, task_queue text default null)
+returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Takes back the pause() with these very arguments; resume(null) that of everything. False: there
+-- was none, or it was over.
+declare
+  v_now    timestamptz := clock_timestamp();
+  v_paused boolean;
+begin
+  delete from outbox.pause as p
+  where p.namespace is not distinct from resume.namespace and p.task_queue is not distinct from resume.task_queue
+  returning coalesce(p.until > v_now, true) into v_paused;
+  return coalesce(v_paused, false);
+end $$;
+comment on function outbox.resume is 'Takes a pause back';
+revoke all on function outbox.resume from public;
+-- <<< sql/functions/resume.sql
+
+-- >>> sql/functions/retry_now.sql
+-- requires: bad_argument.sql check_key.sql make_due.sql
+create or replace function outbox.retry_now(dispatch_keys text[])
+returns setof text
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Makes pending messages due now: those that wait for their backoff, or were enqueued with a
+-- delay. Their attempts stay as they are. Returns the keys made due; those that are due
+-- already, are not pending or do not exist are left out. A message that somebody has locked is
+-- waited for. (In psql, a bare '{a,b}' would be taken for a namespace: write
+-- retry_now(array['a', 'b']).)
+declare
+  v_now timestamptz := clock_timestamp();
+  v_ids bigint[];
+begin
+  if retry_now.dispatch_keys is null then
+    perform outbox.bad_argument('retry_now', 'dispatch_keys', 'is null', 'Give the keys of the messages to make due.');
+  end if;
+  v_ids := array(
+    select m.id
+    from (select distinct u.dispatch_key from unnest(retry_now.dispatch_keys) as u(dispatch_key)) as u
+    cross join lateral (select m.id from outbox.message as m where m.dispatch_key = u.dispatch_key offset 0) as m);
+  loop
+    return query
+    select (select m.dispatch_key::text from outbox.message as m where m.id = d.id)
+    from outbox.make_due(v_ids, v_now) as d(id);
+    -- One that went from claimed back to pending meanwhile is met again.
+    exit when not exists (
+      select from unnest(v_ids) as u(id)
+      cross join lateral (
+        select p.id from outbox.pending as p
+        where p.id >= u.id and p.id <= u.id and (not p.ripe or p.visible_after > v_now) order by p.id limit 1
+      ) as p);
+  end loop;
+end $$;
+comment on function outbox.retry_now(text[]) is 'Makes pending messages due now; the keys made due';
+revoke all on function outbox.retry_now(text[]) from public;
+
+create or replace function outbox.retry_now(namespace text, max int default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
+as $$
+-- retry_now() for all that waits of a namespace, what is due first at the head, up to max (null:
+-- all); returns how many. On a large backlog call it with a max until it returns less:
+-- each transaction is short then.
+declare
+  v_now  timestamptz := clock_timestamp();
+  v_ids  bigint[];
+  v_last bigint := (select max(m.id) from outbox.message as m); -- what comes after this call stays
+  v_done bigint := 0;
+begin
+  perform outbox.check_key('retry_now', 'namespace', retry_now.namespace);
+  if retry_now.max < 1 then
+    perform outbox.bad_argument('retry_now', 'max', 'is below 1', 'Give the most messages to make due, or null for all.');
+  end if;
+  loop -- what moves in between is met in the next turn
+    v_ids := array(select p.id from outbox.pending as p -- by pending_unripe_namespace
+                   where not p.ripe and p.ring = outbox.ring(retry_now.namespace) and p.namespace = retry_now.namespace
+                     and p.id <= v_last
+                   order by p.visible_after, p.id limit retry_now.max - v_done);
+    v_done := v_done + (select count(*) from outbox.make_due(v_ids, v_now) as d);
+    exit when cardinality(v_ids) = 0 or v_done >= retry_now.max;
+  end loop;
+  return v_done;
+end $$;
+comment on function outbox.retry_now(text, int) is 'Makes all that waits of a namespace due now; how many';
+revoke all on function outbox.retry_now(text, int) from public;
+-- <<< sql/functions/retry_now.sql
+
+-- >>> sql/functions/route_state.sql
+-- requires: bad_argument.sql check_key.sql next_held.sql walk_routes.sql walk_lanes.sql pause_text.sql holds_of.sql
+create or replace function outbox.route_state(namespace text, max int default 100)
+returns table (task_queue text, due bigint, not_due bigint, next_due_at timestamptz, oldest_due_at timestamptz,
+               oldest_key text, claimed bigint, failed bigint, reason text)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- How the routes of a namespace are, up to max, those first whose oldest message has been due longest. Of
+-- what is due, the counts of all routes together go no further than config.count_cap, and so of what is
+-- not due, claimed, and failed: of each, that many messages are looked at. oldest_key is the dispatch key
+-- of the oldest due message. reason: what holds the route back, a pause or a hold; null: nothing does.
+declare
+  v_now  timestamptz := clock_timestamp();
+  v_cap  int;
+  v_next int[];
+begin
+  perform outbox.check_key('route_state', 'namespace', route_state.namespace);
+  if coalesce(route_state.max, 0) not between 1 and 1000 then
+    perform outbox.bad_argument('route_state', 'max', 'is not 1 to 1000', 'Give the most routes to return.');
+  end if;
+  select outbox.next_held(array(select generate_series(0, c.shard_count - 1)), c.shard_count), c.count_cap into strict v_next, v_cap
+  from outbox.config as c;
+  return query
+  with lane as materialized ( -- where ripe messages stand
+    select r.task_queue, l.shard, l.head
+    from outbox.walk_routes(route_state.namespace) as r
+    cross join lateral outbox.walk_lanes(route_state.namespace, r.task_queue, 0, v_next) as l
+    limit v_cap
+  ), ripe as materialized ( -- what is due there
+    select l.task_queue, p.id, p.visible_after
+    from lane as l
+    cross join lateral (
+      select p.id, p.visible_after from outbox.pending as p
+      where p.ripe and p.ring = outbox.ring(route_state.namespace) and p.namespace = route_state.namespace
+        and p.route_ring = outbox.ring(l.task_queue) and p.task_queue = l.task_queue and p.shard = l.shard
+        and p.visible_after <= v_now
+      order by p.visible_after, p.id limit v_cap
+    ) as p
+    limit v_cap
+  ), unripe as materialized (
+    select p.task_queue, p.id, p.visible_after from outbox.pending as p
+    where not p.ripe and p.ring = outbox.ring(route_state.namespace) and p.namespace = route_state.namespace
+    order by p.visible_after, p.id limit v_cap
+  ), seen(task_queue, what, id, at) as (
+    select r.task_queue, 'due', r.id, r.visible_after from ripe as r
+    union all
+    select l.task_queue, 'due', null, l.head from lane as l where l.head <= v_now -- no count, but a time, where ripe ends early
+    union all
+    select u.task_queue, case when u.visible_after <= v_now then 'due' else 'not due' end, u.id, u.visible_after from unripe as u
+    union all
+    (select c.task_queue, 'claimed', c.id, null from outbox.claimed as c
+     where (c.namespace, c.claim_token) >= (route_state.namespace, 0)
+       and (c.namespace, c.claim_token) <= (route_state.namespace, 9223372036854775807)
+     order by c.namespace, c.claim_token limit v_cap)
+    union all
+    (select s.task_queue, 'failed', s.id, null from outbox.settled as s
+     where s.outcome = 'failed' and (s.namespace, s.id) >= (route_state.namespace, 0)
+       and (s.namespace, s.id) <= (route_state.namespace, 9223372036854775807)
+     order by s.namespace desc, s.id desc limit v_cap)
+    union all
+    (select u.task_queue, 'paused', null, null from outbox.pause as u
+     where u.namespace = route_state.namespace and u.task_queue is not null and coalesce(u.until > v_now, true)
+     order by u.task_queue limit v_cap)
+    union all
+    (select d.task_queue, 'held', null, null from outbox.destination as d
+     where d.namespace = route_state.namespace and d.state = 'held' order by d.task_queue limit v_cap)
+  ), route as materialized (
+    select s.task_queue, count(s.id) filter (where s.what = 'due') as due, count(*) filter (where s.what = 'not due') as not_due,
+           min(s.at) filter (where s.what = 'not due') as next_due_at, min(s.at) filter (where s.what = 'due') as oldest_due_at,
+           (array_agg(s.id order by s.at, s.id) filter (where s.what = 'due' and s.id is not null))[1] as oldest_id,
+           count(*) filter (where s.what = 'claimed') as claimed, count(*) filter (where s.what = 'failed') as failed
+    from seen as s
+    group by s.task_queue
+    order by min(s.at) filter (where s.what = 'due'), s.task_queue limit route_state.max
+  )
+  select r.task_queue::text, r.due, r.not_due, r.next_due_at, r.oldest_due_at,
+         (select m.dispatch_key::text from outbox.message as m where m.id = r.oldest_id),
+         r.claimed, r.failed,
+         nullif(concat_ws('; ',
+           (select outbox.pause_text(u, v_now) from outbox.pause as u
+            where (u.task_queue = r.task_queue or u.task_queue is null) and (u.namespace = route_state.namespace or u.namespace is null)
+              and coalesce(u.until > v_now, true)
+            order by u.namespace nulls last, u.task_queue nulls last limit 1),
+           (select h.reason from outbox.holds_of(route_state.namespace, r.task_queue, v_now) as h)), '')
+  from route as r
+  order by r.oldest_due_at, r.task_queue;
+end $$;
+comment on function outbox.route_state is 'How the routes of a namespace are, those first that have waited longest';
+revoke all on function outbox.route_state from public;
+-- <<< sql/functions/route_state.sql
 
 -- >>> sql/functions/survey.sql
 -- requires: unowned_shards.sql

@@ -180,6 +180,104 @@ comment on function outbox.audit_vacuum is 'The part of check() about autovacuum
 revoke all on function outbox.audit_vacuum from public;
 -- <<< sql/functions/audit_vacuum.sql
 
+-- >>> sql/functions/cancel.sql
+-- requires: bad_argument.sql cancel_lock.sql settle_cancelled.sql
+create or replace function outbox.cancel(dispatch_keys text[])
+returns table (dispatch_key text, was text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+-- Settles messages as cancelled: pending ones, and claimed ones too, whose delivery may
+-- go on, but whose settle is then lost. Returns the keys cancelled and what each was;
+-- keys that do not exist or were settled already are left out.
+declare
+  v_ids bigint[];
+  v_now timestamptz := clock_timestamp();
+begin
+  if cancel.dispatch_keys is null then
+    perform outbox.bad_argument('cancel', 'dispatch_keys', 'is null', 'Give the keys of the messages to cancel.');
+  end if;
+  perform outbox.cancel_lock();
+  v_ids := array(
+    select m.id
+    from (select distinct u.dispatch_key collate "C" as dispatch_key from unnest(cancel.dispatch_keys) as u(dispatch_key)) as u
+    cross join lateral (select m.id from outbox.message as m where m.dispatch_key = u.dispatch_key collate "C" offset 0) as m
+    order by m.id);
+  loop
+    return query
+    select (select m.dispatch_key from outbox.message as m where m.id = s.id), s.was
+    from outbox.settle_cancelled(v_ids, v_now) as s;
+    -- One that went from claimed to pending meanwhile is met again.
+    exit when not exists (
+            select from unnest(v_ids) as u(id)
+            cross join lateral (
+              select p.id from outbox.pending as p where p.id >= u.id and p.id <= u.id order by p.id limit 1
+            ) as p)
+          and not exists (
+            select from unnest(v_ids) as u(id)
+            cross join lateral (select c.id from outbox.claimed as c where c.id = u.id offset 0) as c);
+  end loop;
+end $$;
+comment on function outbox.cancel is 'Cancels pending and claimed messages; the keys cancelled and what each was';
+revoke all on function outbox.cancel from public;
+-- <<< sql/functions/cancel.sql
+
+-- >>> sql/functions/cancel_namespace.sql
+-- requires: bad_argument.sql check_key.sql cancel_lock.sql settle_cancelled.sql
+create or replace function outbox.cancel_namespace(namespace text, max int default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
+as $$
+-- Cancels a namespace's pending and claimed messages, up to max of them (null: all), as
+-- cancel() does; returns how many. On a large backlog call it with a max until it
+-- returns 0: each transaction is short then. pause() the namespace first where its
+-- messages should not be served in between.
+declare
+  v_now  timestamptz := clock_timestamp();
+  v_ids  bigint[];
+  v_last bigint := (select max(m.id) from outbox.message as m); -- what comes after this call stays
+  v_done bigint := 0;
+begin
+  perform outbox.check_key('cancel_namespace', 'namespace', cancel_namespace.namespace);
+  if cancel_namespace.max < 1 then
+    perform outbox.bad_argument('cancel_namespace', 'max', 'is below 1', 'Give the most messages to cancel, or null for all.');
+  end if;
+  perform outbox.cancel_lock();
+  loop
+    -- By lane, which is cheap; then locked by id. What moves in between is met in the
+    -- next turn.
+    v_ids := array(
+      (select p.id from outbox.pending as p
+       where p.ripe and p.ring = outbox.ring(cancel_namespace.namespace) and p.namespace = cancel_namespace.namespace collate "C"
+         and p.id <= v_last
+       order by p.route_ring, p.task_queue, p.shard, p.visible_after, p.id limit cancel_namespace.max - v_done)
+      union all
+      (select p.id from outbox.pending as p
+       where not p.ripe and p.ring = outbox.ring(cancel_namespace.namespace) and p.namespace = cancel_namespace.namespace collate "C"
+         and p.id <= v_last
+       order by p.visible_after, p.id limit cancel_namespace.max - v_done)
+      union all
+      (select c.id from outbox.claimed as c -- bounds of pairs, for no other index to come into question
+       where (c.namespace, c.claim_token) >= (cancel_namespace.namespace collate "C", 0)
+         and (c.namespace, c.claim_token) <= (cancel_namespace.namespace collate "C", 9223372036854775807) and c.id <= v_last
+       order by c.namespace, c.claim_token limit cancel_namespace.max - v_done)
+      limit cancel_namespace.max - v_done);
+    v_done := v_done + (select count(*) from outbox.settle_cancelled(v_ids, v_now) as s);
+    exit when cardinality(v_ids) = 0 or v_done >= cancel_namespace.max;
+  end loop;
+  return v_done;
+end $$;
+comment on function outbox.cancel_namespace is 'Cancels a namespace''s pending and claimed messages; how many';
+revoke all on function outbox.cancel_namespace from public;
+-- <<< sql/functions/cancel_namespace.sql
+
 -- >>> sql/functions/change_destination.sql
 -- requires: bad_argument.sql check_key.sql bound_transaction.sql lock_class.sql fold_lock.sql
 create or replace function outbox.change_destination(func text, namespace text, task_queue text)
@@ -210,10 +308,10 @@ begin
   perform outbox.bound_transaction((select c.claim_idle_timeout from outbox.config as c)); -- while it is open, no claim folds or probes
   perform pg_advisory_xact_lock(outbox.lock_class(), outbox.fold_lock());
   if change_destination.namespace is null then
-    select d.* into v_is from outbox.destination as d where d.namespace is null and d.task_queue = change_destination.task_queue;
+    select d.* into v_is from outbox.destination as d where d.namespace is null and d.task_queue = change_destination.task_queue collate "C";
   else
     select d.* into v_is from outbox.destination as d
-    where d.namespace = change_destination.namespace and d.task_queue = change_destination.task_queue;
+    where d.namespace = change_destination.namespace collate "C" and d.task_queue = change_destination.task_queue collate "C";
   end if;
   if v_is.task_queue is null then
     v_is.namespace := change_destination.namespace;
@@ -291,6 +389,129 @@ end $$;
 comment on function outbox.check is 'An audit: one row for each violation of a guarantee, none when all is well';
 revoke all on function outbox.check from public;
 -- <<< sql/functions/check.sql
+
+-- >>> sql/functions/ripen.sql
+-- requires: ceil_div.sql
+create or replace function outbox.ripen(
+  held int[], next_held int[], now timestamptz,
+  inout unripe_from timestamptz, inout unripe_from_id bigint, inout unripe_all_at timestamptz, inout unripe_namespace text,
+  inout unripe_rest int, out ripened int, out again boolean)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_sort = off -- each part comes from an index in its order
+as $$
+-- The start of a claim: what has come due on its shards becomes ripe, so that the walk finds it.
+-- What is delayed, or waits after a failed attempt, is not ripe until then, and costs claims
+-- nothing. Only claims do this, under the locks of their shards: so two never meet on a message.
+--
+-- A claim makes about 500 messages ripe in the order of their time, an equal part of each shard.
+-- Where a shard has more, it takes turns as well: it goes on to the next 100 namespaces with
+-- messages that wait, in the order of the ring, and makes up to 20 of each ripe. So a million
+-- messages of one namespace that come due at one instant do not hold up the others. again says
+-- that there is more: the next claim is to follow at once.
+--
+-- The inout parameters are kept in outbox.walk between the claims of a node. Where a long
+-- transaction keeps dead rows, those of what has become ripe before are not read again: the search
+-- begins at (unripe_from, unripe_from_id), where the last one stopped, or, if that found all, 100 ms
+-- before it. What is committed later than that after it has come due is found every 2 s, when a search
+-- begins at the beginning; unripe_all_at is the last time. unripe_namespace is the last one whose
+-- turn it was. Where the turns read very many pages, since dead rows of before are in their way,
+-- there are none for unripe_rest claims.
+declare
+  v_part   int := greatest(outbox.ceil_div(500, cardinality(ripen.held)), 2);
+  v_from   timestamptz;
+  v_id     bigint;
+  v_tids   tid[];
+  v_turns  tid[];
+  v_pages  bigint := pg_stat_get_xact_blocks_fetched('outbox.pending'::regclass);
+begin
+  if ripen.now not between unripe_all_at and unripe_all_at + interval '2 s' then
+    unripe_from := '-infinity';
+    unripe_from_id := 0;
+    unripe_all_at := ripen.now;
+  end if;
+  -- by time: pending_unripe_due; a shard with v_part rows may have more
+  select array_agg(d.tid),
+         (array_agg(d.visible_after order by d.visible_after, d.id) filter (where d.nth = v_part))[1],
+         (array_agg(d.id order by d.visible_after, d.id) filter (where d.nth = v_part))[1]
+  into v_tids, v_from, v_id
+  from unnest(ripen.held) as s(shard)
+  cross join lateral (
+    select p.*, row_number() over () as nth
+    from (
+      select p.ctid as tid, p.visible_after, p.id
+      from outbox.pending as p
+      where not p.ripe and p.shard = s.shard
+        and (p.visible_after, p.id) >= (ripen.unripe_from, ripen.unripe_from_id) and p.visible_after <= ripen.now
+      order by p.visible_after, p.id limit v_part
+    ) as p
+  ) as d;
+  ripened := 0;
+  again := v_from is not null;
+  unripe_rest := greatest(unripe_rest - 1, 0);
+  if again and unripe_rest = 0 then
+    v_pages := pg_stat_get_xact_blocks_fetched('outbox.pending'::regclass);
+    -- by turns: pending_unripe_namespace, and up to 200 rows of each, for some may be on other shards
+    with recursive walk(n, ring, namespace, wrapped) as (
+      select 0, outbox.ring(ripen.unripe_namespace), ripen.unripe_namespace collate "C", false
+      union all
+      select w.n + 1, x.ring, x.namespace, x.wrapped
+      from walk as w
+      cross join lateral (
+        (select p.ring, p.namespace, w.wrapped
+         from outbox.pending as p
+         where not p.ripe and (p.ring, p.namespace) > (w.ring, w.namespace)
+         order by p.ring, p.namespace, p.visible_after limit 1)
+        union all
+        (select p.ring, p.namespace, true
+         from outbox.pending as p
+         where not w.wrapped and not p.ripe
+         order by p.ring, p.namespace, p.visible_after limit 1)
+        limit 1
+      ) as x
+      where w.n < 100
+        and not (x.wrapped and (x.ring, x.namespace) > (outbox.ring(ripen.unripe_namespace), ripen.unripe_namespace collate "C"))
+    )
+    select array_agg(x.tid), coalesce((array_agg(w.namespace order by w.n desc))[1], ripen.unripe_namespace)
+    into v_turns, unripe_namespace
+    from walk as w
+    left join lateral (
+      select p.tid
+      from (
+        select p.ctid as tid, p.shard
+        from outbox.pending as p
+        where not p.ripe and p.ring = w.ring and p.namespace = w.namespace
+          and (p.visible_after, p.id) >= (ripen.unripe_from, ripen.unripe_from_id) and p.visible_after <= ripen.now
+        order by p.visible_after, p.id limit 200
+      ) as p
+      where ripen.next_held[p.shard + 1] = p.shard limit 20
+    ) as x on true
+    where w.n > 0;
+    v_pages := pg_stat_get_xact_blocks_fetched('outbox.pending'::regclass) - v_pages;
+    if v_pages >= 2000 then -- dead rows of those that became ripe before
+      unripe_rest := least(v_pages / 500, 100);
+    end if;
+  end if;
+  if again then
+    unripe_from := v_from;
+    unripe_from_id := v_id;
+  else
+    unripe_from := ripen.now - interval '100 ms';
+    unripe_from_id := 0;
+  end if;
+  if v_tids is not null then
+    -- what others have locked, to cancel it, say, stays as it is
+    v_tids := array(select p.ctid from outbox.pending as p
+                    where p.ctid = any (v_tids || v_turns)
+                      and case when p.ripe then false else true end -- as no partial index says it: by ctid alone
+                    for update skip locked);
+    update outbox.pending as p set ripe = true where p.ctid = any (v_tids);
+    ripened := cardinality(v_tids);
+  end if;
+end $$;
+comment on function outbox.ripen is 'Makes what has come due ripe, which is where claims look';
+revoke all on function outbox.ripen from public;
+-- <<< sql/functions/ripen.sql
 
 -- >>> sql/functions/walk_namespaces.sql
 create or replace function outbox.walk_namespaces(after text, wrapped boolean, until text, size int, detours outbox.detour[])
@@ -772,7 +993,10 @@ begin
     visits := visits || v_stride[:v_last];
     exit when ended <> 'around' or v_count < v_size or claim_walk."only" is not null;
   end loop;
-  if ended = 'around' and v_took then
+  -- A detour may lead past the end, and to nobody.
+  if ended = 'around' and (v_took or exists (
+       select from unnest(claim_walk.detours) as d
+       where d.after = coalesce((visits[cardinality(visits)]).namespace, claim_walk.cursor))) then
     ended := 'detour';
   end if;
   if not v_denied or ended in ('full', 'cut') then
@@ -851,6 +1075,10 @@ declare
   v_again  boolean;
   v_sum    int := 0;       -- rows read in all
   v_before bigint;
+  v_starts bigint[];       -- by row: how many pages had been read when the reading of its route began
+  v_spent  bigint[];       -- by route: how many were read between its rows and those of the next route with rows
+  v_start  bigint;
+  v_end    bigint;
   v_left   int;
   v_hungry int;
   v_gate   int;
@@ -980,11 +1208,15 @@ begin
 
     if claim_read.for_claim then
       select array_agg(x.visit), array_agg(x.route), array_agg(x.id), array_agg(x.tid), array_agg(x.due_at), array_agg(x.shard),
-             array_agg(x.attempt), array_agg(x.suspect), array_agg(x.payload_bytes)
-      into of_visit, of_route, ids, tids, due_ats, shards, attempts, suspects, sizes
+             array_agg(x.attempt), array_agg(x.suspect), array_agg(x.payload_bytes), array_agg(x.start)
+      into of_visit, of_route, ids, tids, due_ats, shards, attempts, suspects, sizes, v_starts
       from (
-        select u.visit, u.route, m.*
-        from unnest(v_of, v_names, queues, v_firsts, v_parts) with ordinality as u(visit, namespace, task_queue, first, part, route)
+        select u.visit, u.route, u.start, m.*
+        from (
+          select u.*, pg_stat_get_xact_blocks_fetched('outbox.pending'::regclass) as start
+          from unnest(v_of, v_names, queues, v_firsts, v_parts) with ordinality as u(visit, namespace, task_queue, first, part, route)
+          where u.part > 0
+        ) as u
         cross join lateral (
           select row_number() over () as nth, x.*
           from (
@@ -1002,7 +1234,6 @@ begin
             limit u.part
           ) as x
         ) as m
-        where u.part > 0
         order by u.visit, m.nth, u.route
       ) as x;
     else -- the same without the lock
@@ -1079,10 +1310,29 @@ begin
     end loop;
   end loop;
 
-  -- Some pages a message and a lane are as it should be. Where it was very many more, look whose.
-  pages := pg_stat_get_xact_blocks_fetched('outbox.pending'::regclass) - pages;
+  -- Some pages a message and a lane are as it should be. Where it was very many more, look whose, unless each has
+  -- its small part of them. (A route without rows may have had what the one before it seems to have.)
+  v_start := pages;
+  v_end := pg_stat_get_xact_blocks_fetched('outbox.pending'::regclass);
+  pages := v_end - v_start;
   if claim_read.for_claim and pages > 1000 + 4 * v_sum + 20 * cardinality(v_of) then
+    v_spent := array_fill(null::bigint, array[cardinality(v_of)]);
+    for n in 1 .. coalesce(cardinality(ids), 0) loop
+      v_spent[of_route[n]] := v_starts[n];
+    end loop;
     for r in 1 .. cardinality(v_of) loop
+      v_start := coalesce(v_spent[r], v_start);
+      v_spent[r] := v_start;
+    end loop;
+    for r in reverse cardinality(v_of) .. 1 loop
+      v_start := v_spent[r];
+      v_spent[r] := v_end - v_start;
+      if v_have[r] > 0 then
+        v_end := v_start;
+      end if;
+    end loop;
+    for r in 1 .. cardinality(v_of) loop
+      continue when v_spent[r] <= 1000;
       v_before := pg_stat_get_xact_blocks_fetched('outbox.pending'::regclass);
       perform from outbox.walk_lanes(v_names[r], queues[r], 0, claim_read.next_held) as l
       cross join lateral (
@@ -1774,6 +2024,23 @@ comment on function outbox.claim_obstacles is 'Who holds locks of claims and is 
 revoke all on function outbox.claim_obstacles from public;
 -- <<< sql/functions/claim_obstacles.sql
 
+-- >>> sql/functions/clear_quota.sql
+-- requires: check_key.sql
+create or replace function outbox.clear_quota(namespace text)
+returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Goes back to the default quota, not strict. False: the namespace had no other.
+begin
+  perform outbox.check_key('clear_quota', 'namespace', clear_quota.namespace);
+  delete from outbox.namespace as n where n.namespace = clear_quota.namespace collate "C";
+  return found;
+end $$;
+comment on function outbox.clear_quota is 'Gives a namespace the default quota again';
+revoke all on function outbox.clear_quota from public;
+-- <<< sql/functions/clear_quota.sql
+
 -- >>> sql/functions/report_up.sql
 create or replace function outbox.report_up(ids bigint[], now timestamptz)
 returns void
@@ -1867,6 +2134,121 @@ end $$;
 comment on function outbox.complete is 'Settles delivered messages as done; the ids settled, the rest were lost';
 revoke all on function outbox.complete from public;
 -- <<< sql/functions/complete.sql
+
+-- >>> sql/functions/enqueue.sql
+-- requires: looks_like_hex.sql bad_argument.sql check_key.sql shard_of.sql span.sql
+create or replace function outbox.enqueue(
+  namespace text, task_queue text, dispatch_key text, payload bytea,
+  content_type text default 'application/json', headers jsonb default '{}', delay interval default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off -- a session may keep the plan that it made when the table was small
+set jit = off
+as $$
+-- Writes one message in the caller's transaction; it is due when that commits, or
+-- delay after this call where one is given (after the call, not after the
+-- transaction's start). Returns its id, or null where this namespace has a message
+-- with this key already (INV-3). Not strict: a null argument is an error, never
+-- a message that was not written.
+declare
+  v_now         timestamptz := clock_timestamp();
+  v_shards      int;
+  v_max_payload int;
+  v_max_headers int;
+  v_due         timestamptz;
+  v_owner       text;
+  v_id          bigint;
+begin
+  if (octet_length(enqueue.namespace) between 1 and 512 and octet_length(enqueue.task_queue) between 1 and 512
+      and octet_length(enqueue.dispatch_key) between 1 and 512) is not true then -- a call of a function costs as much as an insert
+    perform outbox.check_key('enqueue', 'namespace', enqueue.namespace);
+    perform outbox.check_key('enqueue', 'task_queue', enqueue.task_queue);
+    perform outbox.check_key('enqueue', 'dispatch_key', enqueue.dispatch_key);
+  end if;
+  if enqueue.payload is null then
+    perform outbox.bad_argument('enqueue', 'payload', 'is null', 'Give bytes; an empty payload is ''''::bytea.');
+  end if;
+  if coalesce(octet_length(enqueue.content_type), 0) not between 1 and 256 then
+    perform outbox.bad_argument('enqueue', 'content_type', 'is null, empty or too long', 'Give 1 to 256 bytes of text.');
+  end if;
+  if jsonb_typeof(enqueue.headers) is distinct from 'object' then
+    perform outbox.bad_argument('enqueue', 'headers', 'is not a JSON object', 'Give an object; for none, ''{}''.');
+  end if;
+  select c.shard_count, c.max_payload_bytes, c.max_header_bytes into strict v_shards, v_max_payload, v_max_headers
+  from outbox.config as c;
+  if octet_length(enqueue.payload) > v_max_payload then
+    raise exception 'outbox.enqueue: payload has % bytes, the limit is %',
+        octet_length(enqueue.payload), v_max_payload
+      using errcode = 'OB004', hint = 'Store it elsewhere and enqueue a reference, or raise outbox.config.max_payload_bytes.';
+  end if;
+  if octet_length(enqueue.headers::text) > v_max_headers then
+    raise exception 'outbox.enqueue: headers have % bytes, the limit is %',
+        octet_length(enqueue.headers::text), v_max_headers
+      using errcode = 'OB004', hint = 'Put what is large into the payload, or raise outbox.config.max_header_bytes.';
+  end if;
+  -- A delay reckoned from a clock that has run on since may be negative: due now, as without one.
+  v_due := v_now + coalesce(outbox.span(enqueue.delay), '0');
+  loop
+    with m as (
+      insert into outbox.message as n (namespace, task_queue, dispatch_key, content_type, headers, payload, created_at)
+      values (enqueue.namespace, enqueue.task_queue, enqueue.dispatch_key, enqueue.content_type,
+              enqueue.headers, enqueue.payload, v_now)
+      on conflict on constraint message_dispatch_key_key do nothing
+      returning n.id
+    )
+    insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, ripe, payload_bytes)
+    select m.id, enqueue.namespace, enqueue.task_queue,
+           outbox.shard_of(enqueue.dispatch_key, (select c.shard_count from outbox.config as c)), v_due,
+           v_due <= v_now,
+           octet_length(enqueue.payload)
+    from m
+    returning p.id into v_id;
+    if found then
+      if current_setting('transaction_isolation') <> 'read committed' then
+        perform outbox.same_shard_count(v_shards);
+      end if;
+      return v_id;
+    end if;
+    -- A new statement, so that it sees what the insert ran into. It may be pruned by
+    -- now: then there is no such message any more, and the key is free.
+    select m.namespace into v_owner from outbox.message as m where m.dispatch_key = enqueue.dispatch_key collate "C";
+    if found then
+      if v_owner collate "C" <> enqueue.namespace then
+        raise exception 'outbox.enqueue: dispatch_key % belongs to another namespace', quote_literal(enqueue.dispatch_key)
+          using errcode = 'OB003', hint = 'Dispatch keys are unique over all namespaces: begin each with the namespace, as in acme/order/17, and take none as it is from a tenant.';
+      end if;
+      return null;
+    end if;
+  end loop;
+end $$;
+comment on function outbox.enqueue(text, text, text, bytea, text, jsonb, interval) is
+  'Writes a message in this transaction; its id, or null for a duplicate';
+revoke all on function outbox.enqueue(text, text, text, bytea, text, jsonb, interval) from public;
+
+create or replace function outbox.enqueue(
+  namespace text, task_queue text, dispatch_key text, payload text,
+  content_type text default 'application/json', headers jsonb default '{}', delay interval default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- enqueue() for a payload at hand as text, which becomes its bytes in UTF-8, as they are. A
+-- literal in quotes and a parameter without a type come here: read as bytea, their
+-- backslashes would be escapes. What looks like bytea in its hex form is refused, since bytes were
+-- meant, more likely: those want ::bytea.
+begin
+  if outbox.looks_like_hex(enqueue.payload) then
+    perform outbox.bad_argument('enqueue', 'payload', 'is text that looks like bytes in hex',
+      'For the bytes, write ::bytea behind it; for this very text, give convert_to(payload, ''UTF8'').');
+  end if;
+  return outbox.enqueue(enqueue.namespace, enqueue.task_queue, enqueue.dispatch_key, convert_to(enqueue.payload, 'UTF8'),
+                        enqueue.content_type, enqueue.headers, enqueue.delay);
+end $$;
+comment on function outbox.enqueue(text, text, text, text, text, jsonb, interval) is
+  'enqueue() with a text payload: its bytes in UTF-8';
+revoke all on function outbox.enqueue(text, text, text, text, text, jsonb, interval) from public;
+-- <<< sql/functions/enqueue.sql
 
 -- >>> sql/functions/enqueue_batch.sql
 -- requires: looks_like_hex.sql bad_argument.sql shard_of.sql span.sql
@@ -2039,7 +2421,7 @@ begin
           from unnest(enqueue_batch.dispatch_keys, enqueue_batch.delays) with ordinality as k(dispatch_key, delay, ord)
           where enqueue_batch.delays is not null
           order by k.dispatch_key collate "C", k.ord
-        ) as d on d.dispatch_key = m.dispatch_key
+        ) as d on d.dispatch_key collate "C" = m.dispatch_key
       )
       select array_agg(m.dispatch_key order by m.id), array_agg(m.id order by m.id), array_agg(m.namespace order by m.id)
       into v_keys, v_ids, v_owners
@@ -2049,15 +2431,15 @@ begin
       -- What the insert ran into, in a new statement, as in enqueue; not what it wrote, which
       -- an older snapshot may see beside the pruned one of the same key. The look-up is a
       -- scalar one, by the key's index: a join could read every message there is.
-      select array_agg(x.ord order by x.ord) filter (where x.owner <> x.namespace) as foreigners,
+      select array_agg(x.ord order by x.ord) filter (where x.owner <> x.namespace collate "C") as foreigners,
              bool_or(x.owner is null) as pruned
       into v_bad
       from (select u.ord, u.namespace, u.dispatch_key,
                    coalesce(w.owner, (select m.namespace from outbox.message as m
-                                      where w.owner is null and m.dispatch_key = u.dispatch_key)) as owner
+                                      where w.owner is null and m.dispatch_key = u.dispatch_key collate "C")) as owner
             from unnest(enqueue_batch.namespaces, enqueue_batch.dispatch_keys) with ordinality
                  as u(namespace, dispatch_key, ord)
-            left join unnest(v_keys, v_owners) as w(dispatch_key, owner) on w.dispatch_key = u.dispatch_key) as x;
+            left join unnest(v_keys, v_owners) as w(dispatch_key, owner) on w.dispatch_key = u.dispatch_key collate "C") as x;
       if v_bad.foreigners is not null then
         raise exception 'outbox.enqueue_batch: dispatch_keys at positions % belong to another namespace',
             array_to_string(v_bad.foreigners[1:20], ', ')
@@ -2075,9 +2457,9 @@ begin
 
   return query
   select u.ord::int, case when u.nth = 1 then d.id end
-  from (select k.ord, k.dispatch_key, row_number() over (partition by k.dispatch_key order by k.ord) as nth
+  from (select k.ord, k.dispatch_key, row_number() over (partition by k.dispatch_key collate "C" order by k.ord) as nth
         from unnest(enqueue_batch.dispatch_keys) with ordinality as k(dispatch_key, ord)) as u
-  left join unnest(v_keys, v_ids) as d(dispatch_key, id) on d.dispatch_key = u.dispatch_key
+  left join unnest(v_keys, v_ids) as d(dispatch_key, id) on d.dispatch_key = u.dispatch_key collate "C"
   order by u.ord;
 end $$;
 comment on function outbox.enqueue_batch is 'Writes many messages in this transaction; the id of each, or null for a duplicate';
@@ -2184,19 +2566,19 @@ begin
 
   select w.namespace, w.round into strict v_to, v_turn from outbox.walk_start(explain_claim.node, v_shards) as w;
   -- The one asked for, if the walk ends before it, or some that have nothing ripe.
-  v_others := case when explain_claim."only" is not null then array[explain_claim."only"] else array(
+  v_others := case when explain_claim."only" is not null then array[explain_claim."only" collate "C"] else array(
     select u.namespace from outbox.unripe_namespaces(100) as u
     where (select p.id from outbox.pending as p -- not as an anti join, which could read all there are
            where p.ripe and p.ring = outbox.ring(u.namespace) and p.namespace = u.namespace
            order by p.ring, p.namespace, p.route_ring, p.task_queue, p.shard, p.visible_after, p.id limit 1) is null) end;
   for v_row in
     with walk as materialized (
-      select w.* from outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), explain_claim.batch,
+      select w.* from outbox.claim_walk(explain_claim.node collate "C", v_next, cardinality(v_held), explain_claim.batch,
                                         v_to, v_turn, v_now, 0, null, false, v_gates, v_config, null) as w
     ), pick as materialized (
       select r.of_visit[x.i] as visit, count(*) filter (where x.pass = 1) as pass1, count(*) filter (where x.pass = 2) as pass2
       from walk as w
-      cross join lateral outbox.claim_read(explain_claim.node, w.visits, w.active, w.width, v_held, v_next, explain_claim.batch,
+      cross join lateral outbox.claim_read(explain_claim.node collate "C", w.visits, w.active, w.width, v_held, v_next, explain_claim.batch,
                                            v_now, false, v_gates, w.gated, w.gated_routes, w.caps,
                                            w.shared_routes, w.shared_left, v_config) as r
       cross join lateral outbox.claim_order(r.of_visit, r.sizes, r.wanted, outbox.ceil_div(explain_claim.batch, w.active), explain_claim.batch,
@@ -2211,7 +2593,7 @@ begin
       union all
       select o.visits[1].*, null
       from unnest(v_others) as u(namespace)
-      cross join lateral outbox.claim_walk(explain_claim.node, v_next, cardinality(v_held), 1, v_to, v_turn, v_now, 0,
+      cross join lateral outbox.claim_walk(explain_claim.node collate "C", v_next, cardinality(v_held), 1, v_to, v_turn, v_now, 0,
                                            u.namespace, false, v_gates, v_config, null) as o
       where u.namespace <> all (select v.namespace from walk as w cross join lateral unnest(w.visits) as v)
     )
@@ -2219,7 +2601,7 @@ begin
     from visited as v
     cross join walk as w
     left join pick as p on p.visit = v.n
-    where explain_claim."only" is null or v.namespace = explain_claim."only"
+    where explain_claim."only" is null or v.namespace = explain_claim."only" collate "C"
     order by v.n
   loop
     namespace := v_row.namespace;
@@ -2413,14 +2795,14 @@ begin
   if failed.in_namespace is not null and failed.newest then -- by settled_failed, with bounds of pairs, for no other index to come into question
     v_ids := array(select s.id from outbox.settled as s
                    where s.outcome = 'failed'
-                     and (s.namespace, s.id) >= (failed.in_namespace, 0)
-                     and (s.namespace, s.id) < (failed.in_namespace, coalesce(failed.after_id, 9223372036854775807))
+                     and (s.namespace, s.id) >= (failed.in_namespace collate "C", 0)
+                     and (s.namespace, s.id) < (failed.in_namespace collate "C", coalesce(failed.after_id, 9223372036854775807))
                    order by s.namespace desc, s.id desc limit failed.max);
   elsif failed.in_namespace is not null then
     v_ids := array(select s.id from outbox.settled as s
                    where s.outcome = 'failed'
-                     and (s.namespace, s.id) > (failed.in_namespace, coalesce(failed.after_id, 0))
-                     and (s.namespace, s.id) <= (failed.in_namespace, 9223372036854775807)
+                     and (s.namespace, s.id) > (failed.in_namespace collate "C", coalesce(failed.after_id, 0))
+                     and (s.namespace, s.id) <= (failed.in_namespace collate "C", 9223372036854775807)
                    order by s.namespace, s.id limit failed.max);
   elsif failed.newest then -- by settled_retention; only those of one instant, which one call settled, are sorted
     v_ids := array(select s.id from outbox.settled as s
@@ -2614,8 +2996,119 @@ comment on function outbox.hold_reasons is 'Why claims would take nothing from s
 revoke all on function outbox.hold_reasons from public;
 -- <<< sql/functions/hold_reasons.sql
 
+-- >>> sql/functions/known_namespaces.sql
+-- requires: bad_argument.sql
+create or replace function outbox.known_namespaces(after text default null, max int default 100)
+returns setof text
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- The next max namespaces with claimed messages, dead letters, a quota of their own or a pause, in the
+-- order of their names, from behind a name on (null: from the beginning). Some of them have pending
+-- messages too; for those see unripe_namespaces() and walk_namespaces().
+begin
+  if coalesce(known_namespaces.max, 0) not between 1 and 10000 then
+    perform outbox.bad_argument('known_namespaces', 'max', 'is not 1 to 10000', 'Give the most namespaces to return.');
+  end if;
+  return query
+  with recursive walk(n, namespace) as (
+    select 0, coalesce(known_namespaces.after, '') collate "C"
+    union all
+    select w.n + 1, x.namespace
+    from walk as w
+    cross join lateral (
+      select least(
+        (select c.namespace from outbox.claimed as c where c.namespace > w.namespace order by c.namespace limit 1),
+        (select s.namespace from outbox.settled as s
+         where s.namespace > w.namespace and s.outcome = 'failed' order by s.namespace limit 1),
+        (select n.namespace from outbox.namespace as n where n.namespace > w.namespace order by n.namespace limit 1),
+        (select u.namespace from outbox.pause as u where u.namespace > w.namespace order by u.namespace limit 1)
+      ) as namespace
+    ) as x
+    where x.namespace is not null and w.n < known_namespaces.max
+  )
+  select w.namespace::text from walk as w where w.n > 0;
+end $$;
+comment on function outbox.known_namespaces is 'Namespaces with claimed or failed messages or settings, page by page';
+revoke all on function outbox.known_namespaces from public;
+-- <<< sql/functions/known_namespaces.sql
+
+-- >>> sql/functions/redrive.sql
+-- requires: bad_argument.sql check_key.sql
+create or replace function outbox.redrive(ids bigint[])
+returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Brings failed and cancelled messages back: pending, due now, attempts from 0. Their
+-- failures stay on record. Returns the ids brought back. (In psql, a bare '{1,2}' would be
+-- taken for a namespace: write redrive(array[1, 2]).)
+declare
+  v_now timestamptz := clock_timestamp();
+begin
+  if redrive.ids is null then
+    perform outbox.bad_argument('redrive', 'ids', 'is null', 'Give ids of failed or cancelled messages.');
+  end if;
+  return query
+  with s as (
+    delete from outbox.settled as d
+    where d.id = any (array(
+      select s.id from outbox.settled as s where s.id = any (redrive.ids) and s.outcome <> 'done' order by s.id for update))
+    returning d.id, d.namespace, d.task_queue, d.shard
+  )
+  insert into outbox.pending as p (id, namespace, task_queue, shard, visible_after, payload_bytes)
+  select s.id, s.namespace, s.task_queue, s.shard, v_now, m.bytes
+  from s
+  cross join lateral ( -- a look-up each: a join could read every message there is
+    select octet_length(m.payload) as bytes from outbox.message as m where m.id = s.id offset 0
+  ) as m
+  returning p.id;
+end $$;
+comment on function outbox.redrive(bigint[]) is 'Brings failed and cancelled messages back to pending; the ids brought back';
+revoke all on function outbox.redrive(bigint[]) from public;
+
+create or replace function outbox.redrive(namespace text, max int default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
+as $$
+-- redrive() for a namespace's failed messages, oldest first, up to max (null: all);
+-- returns how many. Cancelled ones come back by their ids only: whoever cancelled them
+-- did so on purpose.
+declare
+  v_ids bigint[];
+begin
+  perform outbox.check_key('redrive', 'namespace', redrive.namespace);
+  if redrive.max < 1 then
+    perform outbox.bad_argument('redrive', 'max', 'is below 1', 'Give the most messages to bring back, or null for all.');
+  end if;
+  v_ids := array(select s.id from outbox.settled as s
+                 where s.outcome = 'failed' -- and bounds of pairs, for no other index to come into question
+                   and (s.namespace, s.id) >= (redrive.namespace collate "C", 0)
+                   and (s.namespace, s.id) <= (redrive.namespace collate "C", 9223372036854775807)
+                 order by s.namespace, s.id limit redrive.max);
+  return (select count(*) from outbox.redrive(v_ids));
+end $$;
+comment on function outbox.redrive(text, int) is 'Brings a namespace''s failed messages back to pending; how many';
+revoke all on function outbox.redrive(text, int) from public;
+-- <<< sql/functions/redrive.sql
+
 -- >>> sql/functions/prune.sql
--- requires: bad_argument.sql span.sql lock_class.sql node_lock.sql fold_lock.sql redrive.sql gate.sql
+-- requires: bad_argument.sql span.sql lock_class.sql node_lock.sql fold_lock.sql redrive.sql gate.sql bound_transaction.sql
 create or replace function outbox.prune(older_than interval default null, max int default 1000, failed boolean default false)
 returns int
 language plpgsql security definer
@@ -2680,6 +3173,7 @@ begin
   delete from outbox.pause as p where p.ctid = any (array(
     select u.ctid from outbox.pause as u
     where u.until < clock_timestamp() - interval '1 day' limit 100 for update skip locked));
+  perform outbox.bound_transaction(c.claim_idle_timeout) from outbox.config as c; -- left open, it would hold the locks that follow
   if pg_try_advisory_xact_lock(outbox.lock_class(), outbox.fold_lock()) then
     -- Not sooner: a message alone may wait for its backoff, and then fail again.
     delete from outbox.destination as d where d.ctid = any (array(
@@ -2790,15 +3284,16 @@ begin
   elsif purge.after is null then
     perform outbox.bad_argument('purge', 'after', 'is null', 'Give 0 to begin, then what the last call returned as next.');
   end if;
-  v_ids := array(
-    select m.id
-    from (select m.id, m.namespace from outbox.message as m where m.id > purge.after order by m.id limit 10 * purge.max) as m
-    where m.namespace = purge.namespace limit purge.max);
+  -- In one statement: by the next one others may have been deleted, and more ids would be behind it.
+  with looked_at as materialized (
+    select m.id, m.namespace from outbox.message as m where m.id > purge.after order by m.id limit 10 * purge.max
+  )
+  select array(select l.id from looked_at as l where l.namespace = purge.namespace collate "C" limit purge.max),
+         (select max(l.id) from looked_at as l)
+  into v_ids, next;
   purged := 0;
   if cardinality(v_ids) = purge.max then
     next := v_ids[purge.max];
-  else
-    next := (select max(m.id) from (select m.id from outbox.message as m where m.id > purge.after order by m.id limit 10 * purge.max) as m);
   end if;
   if cardinality(v_ids) > 0 then
     perform outbox.cancel_lock();
@@ -2836,36 +3331,36 @@ begin
     return next;
     return;
   end if;
-  -- The end. Claims write to outbox.route under the lock of their node's name alone: so with that
-  -- none of them has to wait for this transaction, and this one has locked nothing else yet.
-  -- While it waits for the first lock, of those who have folded reports, it keeps nobody from claiming.
+  -- The end. First what somebody may have changed in a transaction that he has left open: to wait for him must
+  -- keep nobody else from anything. Then what is folded. Claims write to outbox.route under the lock of their node's
+  -- name alone: so with that none of them has to wait for this transaction. With that lock, it waits for nothing more.
   perform outbox.bound_transaction(c.claim_idle_timeout) from outbox.config as c;
+  delete from outbox.namespace as n where n.namespace = purge.namespace collate "C";
+  delete from outbox.former_quota as q where q.namespace = purge.namespace collate "C"; -- nothing is claimed under it any more
+  delete from outbox.pause as p where p.namespace = purge.namespace collate "C";
   perform pg_advisory_xact_lock(outbox.lock_class(), outbox.fold_lock());
+  delete from outbox.report as r where r.namespace = purge.namespace collate "C";
+  delete from outbox.destination as d where d.namespace = purge.namespace collate "C";
+  update outbox.destination as d set failed_of = array_remove(d.failed_of, purge.namespace collate "C")
+  where d.namespace is null and d.state <> 'well' and purge.namespace collate "C" = any (d.failed_of);
+  delete from outbox.hold_event as e where e.namespace = purge.namespace collate "C";
   v_nodes := array(select r.node from outbox.route as r
-                   where (r.namespace, r.node) >= (purge.namespace, '') and r.namespace <= purge.namespace
+                   where (r.namespace, r.node) >= (purge.namespace collate "C", '') and r.namespace <= purge.namespace collate "C"
                    order by r.namespace, r.node limit 1000);
   perform pg_advisory_xact_lock(outbox.lock_class(), n.lock)
   from (select distinct outbox.node_lock(u.node) as lock from unnest(v_nodes) as u(node) order by 1) as n;
-  delete from outbox.route as r where r.namespace = purge.namespace and r.node = any (v_nodes);
-  delete from outbox.namespace as n where n.namespace = purge.namespace;
-  delete from outbox.former_quota as q where q.namespace = purge.namespace; -- nothing is claimed under it any more
-  delete from outbox.pause as p where p.namespace = purge.namespace;
-  delete from outbox.report as r where r.namespace = purge.namespace;
-  delete from outbox.destination as d where d.namespace = purge.namespace;
-  update outbox.destination as d set failed_of = array_remove(d.failed_of, purge.namespace)
-  where d.namespace is null and d.state <> 'well' and purge.namespace = any (d.failed_of);
-  delete from outbox.hold_event as e where e.namespace = purge.namespace;
+  delete from outbox.route as r where r.namespace = purge.namespace collate "C" and r.node = any (v_nodes);
   enqueued := exists (select from outbox.pending as p
-                      where p.ripe and p.ring = outbox.ring(purge.namespace) and p.namespace = purge.namespace
+                      where p.ripe and p.ring = outbox.ring(purge.namespace) and p.namespace = purge.namespace collate "C"
                       order by p.route_ring limit 1)
     or exists (select from outbox.pending as p
-               where not p.ripe and p.ring = outbox.ring(purge.namespace) and p.namespace = purge.namespace
+               where not p.ripe and p.ring = outbox.ring(purge.namespace) and p.namespace = purge.namespace collate "C"
                order by p.visible_after limit 1)
     or exists (select from outbox.claimed as c
-               where (c.namespace, c.claim_token) >= (purge.namespace, 0) and c.namespace <= purge.namespace
+               where (c.namespace, c.claim_token) >= (purge.namespace collate "C", 0) and c.namespace <= purge.namespace collate "C"
                order by c.namespace, c.claim_token limit 1)
     or exists (select from outbox.settled as s
-               where s.outcome = 'failed' and (s.namespace, s.id) >= (purge.namespace, 0) and s.namespace <= purge.namespace
+               where s.outcome = 'failed' and (s.namespace, s.id) >= (purge.namespace collate "C", 0) and s.namespace <= purge.namespace collate "C"
                order by s.namespace, s.id limit 1);
   return next;
 end $$;
@@ -2907,6 +3402,246 @@ end $$;
 comment on function outbox.queue_text is 'How far a walk has to go to a namespace, as text';
 revoke all on function outbox.queue_text from public;
 -- <<< sql/functions/queue_text.sql
+
+-- >>> sql/functions/quota.sql
+-- requires: check_key.sql
+create or replace function outbox.quota(namespace text)
+returns table (quota int, strict boolean, claimed bigint, known boolean)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_sort = off
+set jit = off
+as $$
+-- The quota in force for a namespace, its own or the default, and how much of it is used. known:
+-- the namespace has a quota of its own, a pause, or messages that are pending, claimed or failed;
+-- otherwise its name may be mistyped.
+begin
+  perform outbox.check_key('quota', 'namespace', quota.namespace);
+  return query
+  select coalesce(n.quota, g.default_quota), coalesce(n.strict, false),
+         (select count(*) from outbox.claimed as c where c.namespace = quota.namespace collate "C"),
+         n.namespace is not null
+         or exists (select from outbox.pause as p where p.namespace = quota.namespace collate "C")
+         or (select c.id from outbox.claimed as c -- bounds of pairs, here and below: no other index serves them
+             where (c.namespace, c.claim_token) >= (quota.namespace collate "C", 0) and c.namespace <= quota.namespace collate "C"
+             order by c.namespace, c.claim_token limit 1) is not null
+         or (select p.id from outbox.pending as p
+             where p.ripe and p.ring = outbox.ring(quota.namespace) and p.namespace = quota.namespace collate "C"
+             order by p.route_ring limit 1) is not null
+         or (select p.id from outbox.pending as p
+             where not p.ripe and p.ring = outbox.ring(quota.namespace) and p.namespace = quota.namespace collate "C"
+             order by p.visible_after limit 1) is not null
+         or (select s.id from outbox.settled as s
+             where s.outcome = 'failed' and (s.namespace, s.id) >= (quota.namespace collate "C", 0) and s.namespace <= quota.namespace collate "C"
+             order by s.namespace, s.id limit 1) is not null
+  from outbox.config as g
+  left join outbox.namespace as n on n.namespace = quota.namespace collate "C";
+end $$;
+comment on function outbox.quota is 'The quota in force for a namespace, and how much of it is used';
+revoke all on function outbox.quota from public;
+-- <<< sql/functions/quota.sql
+
+-- >>> sql/functions/resume.sql
+create or replace function outbox.resume(namespace text, task_queue text default null)
+returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+-- Takes back the pause() with these very arguments; resume(null) that of everything. False: there
+-- was none, or it was over.
+declare
+  v_now    timestamptz := clock_timestamp();
+  v_paused boolean;
+begin
+  delete from outbox.pause as p
+  where p.namespace is not distinct from resume.namespace collate "C" and p.task_queue is not distinct from resume.task_queue collate "C"
+  returning coalesce(p.until > v_now, true) into v_paused;
+  return coalesce(v_paused, false);
+end $$;
+comment on function outbox.resume is 'Takes a pause back';
+revoke all on function outbox.resume from public;
+-- <<< sql/functions/resume.sql
+
+-- >>> sql/functions/retry_now.sql
+-- requires: bad_argument.sql check_key.sql make_due.sql
+create or replace function outbox.retry_now(dispatch_keys text[])
+returns setof text
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- Makes pending messages due now: those that wait for their backoff, or were enqueued with a
+-- delay. Their attempts stay as they are. Returns the keys made due; those that are due
+-- already, are not pending or do not exist are left out. A message that somebody has locked is
+-- waited for. (In psql, a bare '{a,b}' would be taken for a namespace: write
+-- retry_now(array['a', 'b']).)
+declare
+  v_now timestamptz := clock_timestamp();
+  v_ids bigint[];
+begin
+  if retry_now.dispatch_keys is null then
+    perform outbox.bad_argument('retry_now', 'dispatch_keys', 'is null', 'Give the keys of the messages to make due.');
+  end if;
+  v_ids := array(
+    select m.id
+    from (select distinct u.dispatch_key collate "C" as dispatch_key from unnest(retry_now.dispatch_keys) as u(dispatch_key)) as u
+    cross join lateral (select m.id from outbox.message as m where m.dispatch_key = u.dispatch_key collate "C" offset 0) as m);
+  loop
+    return query
+    select (select m.dispatch_key::text from outbox.message as m where m.id = d.id)
+    from outbox.make_due(v_ids, v_now) as d(id);
+    -- One that went from claimed back to pending meanwhile is met again.
+    exit when not exists (
+      select from unnest(v_ids) as u(id)
+      cross join lateral (
+        select p.id from outbox.pending as p
+        where p.id >= u.id and p.id <= u.id and (not p.ripe or p.visible_after > v_now) order by p.id limit 1
+      ) as p);
+  end loop;
+end $$;
+comment on function outbox.retry_now(text[]) is 'Makes pending messages due now; the keys made due';
+revoke all on function outbox.retry_now(text[]) from public;
+
+create or replace function outbox.retry_now(namespace text, max int default null)
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
+as $$
+-- retry_now() for all that waits of a namespace, what is due first at the head, up to max (null:
+-- all); returns how many. On a large backlog call it with a max until it returns less:
+-- each transaction is short then.
+declare
+  v_now  timestamptz := clock_timestamp();
+  v_ids  bigint[];
+  v_last bigint := (select max(m.id) from outbox.message as m); -- what comes after this call stays
+  v_done bigint := 0;
+begin
+  perform outbox.check_key('retry_now', 'namespace', retry_now.namespace);
+  if retry_now.max < 1 then
+    perform outbox.bad_argument('retry_now', 'max', 'is below 1', 'Give the most messages to make due, or null for all.');
+  end if;
+  loop -- what moves in between is met in the next turn
+    v_ids := array(select p.id from outbox.pending as p -- by pending_unripe_namespace
+                   where not p.ripe and p.ring = outbox.ring(retry_now.namespace) and p.namespace = retry_now.namespace collate "C"
+                     and p.id <= v_last
+                   order by p.visible_after, p.id limit retry_now.max - v_done);
+    v_done := v_done + (select count(*) from outbox.make_due(v_ids, v_now) as d);
+    exit when cardinality(v_ids) = 0 or v_done >= retry_now.max;
+  end loop;
+  return v_done;
+end $$;
+comment on function outbox.retry_now(text, int) is 'Makes all that waits of a namespace due now; how many';
+revoke all on function outbox.retry_now(text, int) from public;
+-- <<< sql/functions/retry_now.sql
+
+-- >>> sql/functions/route_state.sql
+-- requires: bad_argument.sql check_key.sql next_held.sql walk_routes.sql walk_lanes.sql pause_text.sql holds_of.sql
+create or replace function outbox.route_state(namespace text, max int default 100)
+returns table (task_queue text, due bigint, not_due bigint, next_due_at timestamptz, oldest_due_at timestamptz,
+               oldest_key text, claimed bigint, failed bigint, reason text)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+-- How the routes of a namespace are, up to max, those first whose oldest message has been due longest. Of
+-- what is due, the counts of all routes together go no further than config.count_cap, and so of what is
+-- not due, claimed, and failed: of each, that many messages are looked at. oldest_key is the dispatch key
+-- of the oldest due message. reason: what holds the route back, a pause or a hold; null: nothing does.
+declare
+  v_now  timestamptz := clock_timestamp();
+  v_cap  int;
+  v_next int[];
+begin
+  perform outbox.check_key('route_state', 'namespace', route_state.namespace);
+  if coalesce(route_state.max, 0) not between 1 and 1000 then
+    perform outbox.bad_argument('route_state', 'max', 'is not 1 to 1000', 'Give the most routes to return.');
+  end if;
+  select outbox.next_held(array(select generate_series(0, c.shard_count - 1)), c.shard_count), c.count_cap into strict v_next, v_cap
+  from outbox.config as c;
+  return query
+  with lane as materialized ( -- where ripe messages stand
+    select r.task_queue, l.shard, l.head
+    from outbox.walk_routes(route_state.namespace) as r
+    cross join lateral outbox.walk_lanes(route_state.namespace, r.task_queue, 0, v_next) as l
+    limit v_cap
+  ), ripe as materialized ( -- what is due there
+    select l.task_queue, p.id, p.visible_after
+    from lane as l
+    cross join lateral (
+      select p.id, p.visible_after from outbox.pending as p
+      where p.ripe and p.ring = outbox.ring(route_state.namespace) and p.namespace = route_state.namespace collate "C"
+        and p.route_ring = outbox.ring(l.task_queue) and p.task_queue = l.task_queue and p.shard = l.shard
+        and p.visible_after <= v_now
+      order by p.visible_after, p.id limit v_cap
+    ) as p
+    limit v_cap
+  ), unripe as materialized (
+    select p.task_queue, p.id, p.visible_after from outbox.pending as p
+    where not p.ripe and p.ring = outbox.ring(route_state.namespace) and p.namespace = route_state.namespace collate "C"
+    order by p.visible_after, p.id limit v_cap
+  ), seen(task_queue, what, id, at) as (
+    select r.task_queue, 'due', r.id, r.visible_after from ripe as r
+    union all
+    select l.task_queue, 'due', null, l.head from lane as l where l.head <= v_now -- no count, but a time, where ripe ends early
+    union all
+    select u.task_queue, case when u.visible_after <= v_now then 'due' else 'not due' end, u.id, u.visible_after from unripe as u
+    union all
+    (select c.task_queue, 'claimed', c.id, null from outbox.claimed as c
+     where (c.namespace, c.claim_token) >= (route_state.namespace collate "C", 0)
+       and (c.namespace, c.claim_token) <= (route_state.namespace collate "C", 9223372036854775807)
+     order by c.namespace, c.claim_token limit v_cap)
+    union all
+    (select s.task_queue, 'failed', s.id, null from outbox.settled as s
+     where s.outcome = 'failed' and (s.namespace, s.id) >= (route_state.namespace collate "C", 0)
+       and (s.namespace, s.id) <= (route_state.namespace collate "C", 9223372036854775807)
+     order by s.namespace desc, s.id desc limit v_cap)
+    union all
+    (select u.task_queue, 'paused', null, null from outbox.pause as u
+     where u.namespace = route_state.namespace collate "C" and u.task_queue is not null and coalesce(u.until > v_now, true)
+     order by u.task_queue limit v_cap)
+    union all
+    (select d.task_queue, 'held', null, null from outbox.destination as d
+     where d.namespace = route_state.namespace collate "C" and d.state = 'held' order by d.task_queue limit v_cap)
+  ), route as materialized (
+    select s.task_queue, count(s.id) filter (where s.what = 'due') as due, count(*) filter (where s.what = 'not due') as not_due,
+           min(s.at) filter (where s.what = 'not due') as next_due_at, min(s.at) filter (where s.what = 'due') as oldest_due_at,
+           (array_agg(s.id order by s.at, s.id) filter (where s.what = 'due' and s.id is not null))[1] as oldest_id,
+           count(*) filter (where s.what = 'claimed') as claimed, count(*) filter (where s.what = 'failed') as failed
+    from seen as s
+    group by s.task_queue
+    order by min(s.at) filter (where s.what = 'due'), s.task_queue limit route_state.max
+  )
+  select r.task_queue::text, r.due, r.not_due, r.next_due_at, r.oldest_due_at,
+         (select m.dispatch_key::text from outbox.message as m where m.id = r.oldest_id),
+         r.claimed, r.failed,
+         nullif(concat_ws('; ',
+           (select outbox.pause_text(u, v_now) from outbox.pause as u
+            where (u.task_queue = r.task_queue or u.task_queue is null) and (u.namespace = route_state.namespace collate "C" or u.namespace is null)
+              and coalesce(u.until > v_now, true)
+            order by u.namespace nulls last, u.task_queue nulls last limit 1),
+           (select h.reason from outbox.holds_of(route_state.namespace, r.task_queue, v_now) as h)), '')
+  from route as r
+  order by r.oldest_due_at, r.task_queue;
+end $$;
+comment on function outbox.route_state is 'How the routes of a namespace are, those first that have waited longest';
+revoke all on function outbox.route_state from public;
+-- <<< sql/functions/route_state.sql
 
 -- >>> sql/functions/survey.sql
 -- requires: unowned_shards.sql
@@ -3190,7 +3925,7 @@ begin
   perform outbox.check_key('why', 'dispatch_key', why.dispatch_key);
   select c.* into strict v_config from outbox.config as c;
   select m.id, m.namespace, m.task_queue into id, namespace, task_queue
-  from outbox.message as m where m.dispatch_key = why.dispatch_key;
+  from outbox.message as m where m.dispatch_key = why.dispatch_key collate "C";
   if not found then
     state := 'unknown';
     reason := 'no message has this key: it was never enqueued, its transaction has not committed or was rolled back, or it was pruned';
