@@ -35,3 +35,35 @@ func TestPlanPinned(t *testing.T) {
 		t.Errorf("%d buffers while nobody has come past the dead rows: are they there?", first)
 	}
 }
+
+// TestPlanPinnedLanes: where a long transaction keeps dead rows at the heads of all lanes, a few of them in each, a claim comes
+// past them three times: in its walk, as it looks for lanes, and as it reads them. That none of its routes has very many of them it knows from that (INV-14).
+func TestPlanPinnedLanes(t *testing.T) {
+	t.Parallel()
+	const pages = `select pg_stat_get_xact_blocks_fetched('outbox.pending'::regclass)::int`
+	db := pg.New(t)
+	conn := db.Connect(t)
+	hostileFill(t, conn, `select 'n' || n % 100 as namespace, 'q' as task_queue, 0 as shard from generate_series(1, 40000) as n`, hostilePast)
+	run(t, conn, "vacuum analyze")
+	long := db.Connect(t)
+	run(t, long, "begin isolation level repeatable read; select from outbox.config")
+	for range 20 {
+		settleAll(t, conn, "complete", claimOn(t, conn, "node", longShards(), 1000))
+	}
+	tx := begin(t, conn)
+	before := one[int](t, tx, pages)
+	one[int](t, tx, `select count(*)::int from generate_series(0, 99) as n cross join lateral (
+		select from outbox.pending as p
+		where p.ripe and p.ring = outbox.ring('n' || n) and p.namespace = 'n' || n and p.route_ring = outbox.ring('q') and p.task_queue = 'q' and p.shard = 0
+		order by p.visible_after, p.id limit 1) as x`)
+	heads := one[int](t, tx, pages) - before
+	wantClaimed(t, "a claim", claimOn(t, tx, "node", longShards(), 100), 100)
+	cost := one[int](t, tx, pages) - before - heads
+	t.Logf("%d pages to the heads of all lanes, %d in a claim", heads, cost)
+	if heads < 10000 {
+		t.Errorf("%d pages to the heads of all lanes: are the dead rows there?", heads)
+	}
+	if cost > 7*heads/2 {
+		t.Errorf("INV-14: a claim reads %d pages where dead rows at the heads of all lanes make %d", cost, heads)
+	}
+}
