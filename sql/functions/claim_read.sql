@@ -227,11 +227,15 @@ begin
       ) as x;
     else -- the same without the lock
       select array_agg(x.visit), array_agg(x.route), array_agg(x.id), array_agg(x.tid), array_agg(x.due_at), array_agg(x.shard),
-             array_agg(x.attempt), array_agg(x.suspect), array_agg(x.payload_bytes)
-      into of_visit, of_route, ids, tids, due_ats, shards, attempts, suspects, sizes
+             array_agg(x.attempt), array_agg(x.suspect), array_agg(x.payload_bytes), array_agg(x.start)
+      into of_visit, of_route, ids, tids, due_ats, shards, attempts, suspects, sizes, v_starts
       from (
-        select u.visit, u.route, m.*
-        from unnest(v_of, v_names, queues, v_firsts, v_parts) with ordinality as u(visit, namespace, task_queue, first, part, route)
+        select u.visit, u.route, u.start, m.*
+        from (
+          select u.*, pg_stat_get_xact_blocks_fetched('outbox.pending'::regclass) as start
+          from unnest(v_of, v_names, queues, v_firsts, v_parts) with ordinality as u(visit, namespace, task_queue, first, part, route)
+          where u.part > 0
+        ) as u
         cross join lateral (
           select row_number() over () as nth, x.*
           from (
@@ -248,7 +252,6 @@ begin
             limit u.part
           ) as x
         ) as m
-        where u.part > 0
         order by u.visit, m.nth, u.route
       ) as x;
     end if;
