@@ -32,6 +32,10 @@ type hostileShape struct {
 	eligible int // namespaces that can go, besides the quiet one and the busy ones
 	ripens   int // 1: the quiet tenant's message has waited for its time, which may take a claim to see
 
+	// The walk may take detours, on a busy machine at least, where what comes due is spread over more pages. A tenant that
+	// comes to stand on one waits for as many claims as it lasts: see docs/adr/0016.
+	detours bool
+
 	pinned bool // another session keeps an old snapshot from before the first claim on
 	claims int  // at least so many are watched; 0: hostileClaims
 	extra  int  // most buffers that a claim touches beyond those of a calm claim; 0: only logged
@@ -97,8 +101,9 @@ func (s hostileShape) run(t *testing.T) {
 	if h.quiet == messages {
 		h.enqueueQuiet(t)
 	}
-	// A tenant that comes to stand on a detour waits for that: see docs/adr/0016.
-	h.detoured = one[int](t, h.other, `select coalesce(max(d.claims), 0) from outbox.walk as w cross join lateral unnest(w.detours) as d`)
+	if s.detours {
+		h.detoured = one[int](t, h.other, `select coalesce(max(d.claims), 0) from outbox.walk as w cross join lateral unnest(w.detours) as d`)
+	}
 	claims := h.untilServed(t)
 	for range max(s.claims, hostileClaims) - claims {
 		h.claim(t, hostileBatch)

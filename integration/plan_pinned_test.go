@@ -37,7 +37,8 @@ func TestPlanPinned(t *testing.T) {
 }
 
 // TestPlanPinnedLanes: where a long transaction keeps dead rows at the heads of all lanes, a few of them in each, a claim comes
-// past them three times: in its walk, as it looks for lanes, and as it reads them. That none of its routes has very many of them it knows from that (INV-14).
+// past them three times: in its walk, as it looks for lanes, and as it reads them. That none of its routes has very many
+// of them it knows from that (INV-14).
 func TestPlanPinnedLanes(t *testing.T) {
 	t.Parallel()
 	const pages = `select pg_stat_get_xact_blocks_fetched('outbox.pending'::regclass)::int`

@@ -20,7 +20,7 @@ begin
   v_ids := array(
     select m.id
     from (select distinct u.dispatch_key collate "C" as dispatch_key from unnest(cancel.dispatch_keys) as u(dispatch_key)) as u
-    cross join lateral (select m.id from outbox.message as m where m.dispatch_key = u.dispatch_key collate "C" offset 0) as m
+    cross join lateral (select m.id from outbox.message as m where m.dispatch_key = u.dispatch_key offset 0) as m
     order by m.id);
   loop
     return query

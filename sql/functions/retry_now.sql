@@ -24,7 +24,7 @@ begin
   v_ids := array(
     select m.id
     from (select distinct u.dispatch_key collate "C" as dispatch_key from unnest(retry_now.dispatch_keys) as u(dispatch_key)) as u
-    cross join lateral (select m.id from outbox.message as m where m.dispatch_key = u.dispatch_key collate "C" offset 0) as m);
+    cross join lateral (select m.id from outbox.message as m where m.dispatch_key = u.dispatch_key offset 0) as m);
   loop
     return query
     select (select m.dispatch_key::text from outbox.message as m where m.id = d.id)
